@@ -83,19 +83,23 @@ def run_figure(
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
-    """The way of replicas through the temperatures that they exchange.
+    """The way of replicas through the temperatures or windows that they exchange.
 
     Attributes:
         time_ps: (rows,), ps.
         places: (rows, replicas), the temperature of each replica as its place, from the lowest, 0.
         rates: share of accepted exchanges between each place and the next; NaN without a try.
-        kelvins: temperature of each place, K.
+        labels: of each place, such as its temperature, K.
+        place: what a place is.
+        neighbors: what two neighboring ones are.
     """
 
     time_ps: NDArray[np.float64]
     places: NDArray[np.int64]
     rates: Sequence[float]
-    kelvins: Sequence[float]
+    labels: Sequence[str]
+    place: str = "bath temperature (K)"
+    neighbors: str = "temperatures (K)"
 
 
 def replicas_figure(
@@ -123,7 +127,7 @@ def replicas_figure(
     grid = figure.add_gridspec(2, 2 if ladder else 1, width_ratios=(1, 1) if ladder else None)
     upper = figure.add_subplot(grid[0, 0])
     lower = figure.add_subplot(grid[1, 0], sharex=upper)
-    colours = _graded(first + len(logs) if ladder is None else len(ladder.kelvins))[first:]
+    colours = _graded(first + len(logs) if ladder is None else len(ladder.labels))[first:]
     for number, (log, count, colour) in enumerate(zip(logs, atoms, colours, strict=False), first):
         energy = log["potential_energy_eV"]
         change = 1e3 * (energy - energy[0]) / count
@@ -170,7 +174,7 @@ def _graded(count: int) -> list[str]:
 
 
 def _draw_places(axes: Axes, ladder: Ladder, end: float) -> None:
-    """A row for each temperature, in the colour of the replica that has it."""
+    """A row for each place, in the colour of the replica that has it."""
     replicas = np.argsort(ladder.places, axis=1)  # by their places
     edges = np.append(ladder.time_ps, end)
     if end <= ladder.time_ps[-1]:
@@ -188,8 +192,8 @@ def _draw_places(axes: Axes, ladder: Ladder, end: float) -> None:
         )
         axes.set_xlim(edges[0], edges[-1])
     shown = range(0, count, math.ceil(count / _MOST_NAMES))
-    axes.set_yticks(shown, [f"{ladder.kelvins[place]:.0f}" for place in shown])
-    axes.set_ylabel("replica at each\nbath temperature (K)")
+    axes.set_yticks(shown, [ladder.labels[place] for place in shown])
+    axes.set_ylabel(f"replica at each\n{ladder.place}")
     axes.set_xlabel("time (ps)")
 
 
@@ -198,19 +202,19 @@ def _draw_rates(axes: Axes, ladder: Ladder) -> None:
     places = np.arange(len(percent))
     axes.bar(places, np.nan_to_num(percent), color=BLUE, width=0.7)
     if len(percent) <= _MOST_NAMES:
-        pairs = zip(ladder.kelvins, ladder.kelvins[1:], strict=False)
-        axes.set_xticks(places, [f"{low:.0f}\n{high:.0f}" for low, high in pairs])
+        pairs = zip(ladder.labels, ladder.labels[1:], strict=False)
+        axes.set_xticks(places, [f"{low}\n{high}" for low, high in pairs])
         for place, value in enumerate(percent):
             text = "no try" if math.isnan(value) else f"{value:.0f} %"
             height = 0.0 if math.isnan(value) else value
             axes.annotate(
                 text, (place, height), (0, 2), textcoords="offset points", ha="center", fontsize=9
             )
-        axes.set_xlabel("neighboring temperatures (K)")
+        axes.set_xlabel(f"neighboring {ladder.neighbors}")
     else:
         shown = places[:: math.ceil(len(places) / _MOST_NAMES)]
-        axes.set_xticks(shown, [f"{ladder.kelvins[place]:.0f}" for place in shown])
-        axes.set_xlabel("lower of two neighboring temperatures (K)")
+        axes.set_xticks(shown, [ladder.labels[place] for place in shown])
+        axes.set_xlabel(f"lower of two neighboring {ladder.neighbors}")
     axes.set_ylim(0.0, 110.0)
     axes.set_ylabel("accepted exchanges (%)")
 

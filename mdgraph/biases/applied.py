@@ -154,6 +154,10 @@ class AppliedBiases:
             if bias.work is not None or isinstance(bias, BoundMetadynamics)
         ]
 
+    def springs(self) -> list[BoundSpring]:
+        """The harmonic biases, those that move as well."""
+        return [bias for bias in self.bound if isinstance(bias, BoundSpring)]
+
     def metadynamics(self) -> dict[str, BoundMetadynamics]:
         """The biases that are metadynamics, by name."""
         pairs = zip(self.names, self.bound, strict=True)

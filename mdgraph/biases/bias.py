@@ -189,12 +189,21 @@ def _positive(array: Array, what: str, bias: Bias, *, zero: bool = False) -> Arr
     return array
 
 
+def spring_energies(apart: Tensor, stiffness: Tensor, period: Tensor) -> Tensor:
+    """Energies (...,) eV of springs that are apart (..., n) from their centres."""
+    per_period = torch.where(period > 0.0, 1.0 / period, 0.0)
+    apart = apart - period * torch.round(apart * per_period)
+    return 0.5 * (stiffness * apart * apart).sum(-1)
+
+
 class BoundSpring(BoundBias):
     """U = sum k/2 d^2 with d = s - s0 to the nearest period, on the device.
 
     Attributes:
         centre: (S, n) s0.
         stiffness: (S, n) k, eV over the square of the unit.
+        given: (2 n, S) float64 on the host, both as they were given; exchanges of replicas change
+            what a system has.
     """
 
     def __init__(self, about: BiasedVariables, centre: Array, stiffness: Array) -> None:
@@ -203,6 +212,20 @@ class BoundSpring(BoundBias):
         device = about.state.device
         self.centre = torch.tensor(np.broadcast_to(centre, shape).copy(), device=device)
         self.stiffness = torch.tensor(np.broadcast_to(stiffness, shape).copy(), device=device)
+        self.given = self.numbers().cpu()
+
+    def numbers(self) -> Tensor:
+        """Centres and stiffnesses of the systems, (2 n, S); does not sync."""
+        return torch.cat([self.centre, self.stiffness], 1).T
+
+    def set_numbers_(self, numbers: Tensor) -> None:
+        """Sets what `numbers` gives, from the host; forces are those of before until evaluated."""
+        for target, rows in zip((self.centre, self.stiffness), numbers.T.chunk(2, 1), strict=True):
+            target.copy_(rows)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See BoundBias."""
+        return super().tensors() | {"centre": self.centre, "stiffness": self.stiffness}
 
     def evaluate(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """See BoundBias."""
@@ -246,12 +269,19 @@ class HarmonicBias(Bias):
         )
         return replace(self, centre=centre, stiffness=stiffness)
 
+    def windows(self, systems: int) -> Array:
+        """Centres and stiffnesses of each system, (S, 2 n); raises InputError."""
+        shape = systems, len(self.names)
+        centre, stiffness = (
+            np.broadcast_to(self.numbers(value, what, systems), shape)
+            for value, what in ((self.centre, "centre"), (self.stiffness, "stiffness"))
+        )
+        return np.concatenate([centre, _positive(stiffness, "stiffness", self)], 1)
+
     def bound(self, about: BiasedVariables) -> BoundBias:
         """See Bias."""
-        systems = about.state.grouping.systems
-        stiffness = self.numbers(self.stiffness, "stiffness", systems)
-        _positive(stiffness, "stiffness", self)
-        return BoundSpring(about, self.numbers(self.centre, "centre", systems), stiffness)
+        centre, stiffness = np.split(self.windows(about.state.grouping.systems), 2, 1)
+        return BoundSpring(about, centre, stiffness)
 
     def settings(self) -> dict[str, Any]:
         """See Bias."""
@@ -302,8 +332,7 @@ class BoundMovingSpring(BoundSpring):
     def tensors(self) -> dict[str, Tensor]:
         """See BoundBias."""
         assert self.work is not None
-        own = {"work": self.work, "centre": self.centre, "stiffness": self.stiffness}
-        return super().tensors() | own
+        return super().tensors() | {"work": self.work}
 
 
 @dataclass(frozen=True, eq=False)

@@ -481,15 +481,18 @@ class StepDynamics:
             raise
 
     def _evaluate(self, systems: Sequence[System], cells: bool) -> None:
-        calculation = self.calculation
         write_(self.state, systems)
         if cells and not self.integrator.cell_varies:
             self.step_graphs.forget()
-            calculation.plan_anew()
-        calculation.update_()
-        if not calculation.complete():
+            self.calculation.plan_anew()
+        self.evaluate_again()
+
+    def evaluate_again(self) -> None:
+        """Evaluates the present state, after numbers of biases or the state changed; syncs."""
+        self.calculation.update_()
+        if not self.calculation.complete():
             self.step_graphs.forget()
-            calculation.compute()
+            self.calculation.compute()
 
     @property
     def together(self) -> int:

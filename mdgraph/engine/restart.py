@@ -83,6 +83,10 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
         # The file is older than position offsets.
         for name in OFFSETS if state.dtype != torch.float64 else ():
             tensors[name] = torch.zeros_like(getattr(state, name), device="cpu")
+    for name, value in _bias_tensors(simulation).items():
+        # Older files do not hold the numbers of springs, which did not change then.
+        if name.endswith((".centre", ".stiffness")):
+            tensors.setdefault(f"biases.{name}", value.cpu())
     _check_contents(path, simulation, tensors)
     state.seed.copy_(tensors["seed"])
     for name, value in _constants(simulation).items():

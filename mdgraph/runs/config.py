@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 from mdgraph.arguments import FrozenConfig
 from mdgraph.ensembles import ENSEMBLES, on_registration
-from mdgraph.runs.biased.config import Biases, Variables, check_definitions
+from mdgraph.runs.biased.config import Biases, Variables, are_windows, check_definitions
 from mdgraph.runs.config_fields import (
     DEFAULT_ENSEMBLE,
     MOST_STEPS,
@@ -118,7 +118,7 @@ class Configuration(FrozenConfig):
     """
 
     alternatives: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Other fields that an option of the command line overrides."""
+    """Another field that an option of the command line overrides, and those that go with it."""
     arguments: ClassVar[tuple[str, ...]] = ()
     """Fields that the command line takes without the name of an option."""
     flags: ClassVar[Mapping[str, str]] = {"terms": "add"}
@@ -316,7 +316,8 @@ class MDConfig(CommitteeConfig, RunConfig):
     temperatures_K: Annotated[Temperatures | None, Group.ENSEMBLE] = None
     """Of the baths of the replicas: first:last in even ratios, or a list, one for each."""
     exchange: Annotated[Count | None, Group.ENSEMBLE] = None
-    """Steps from one exchange of temperatures between neighboring replicas to the next."""
+    """Steps from one exchange between neighboring replicas to the next: of temperatures_K, or
+    at one temperature of the umbrellas, whose harmonic biases have numbers for each replica."""
     monitor_domain: Annotated[bool, Group.SAFETY] = True
     """Check regularly whether the run leaves what its potential was trained on."""
     on_extrapolation: Annotated[Literal["warn", "stop"], Group.SAFETY] = "warn"
@@ -380,8 +381,8 @@ class MDConfig(CommitteeConfig, RunConfig):
         changing = [bias.kind for bias in self.biases or () if bias.kind in _CHANGING]
         if changing and self.exchange is not None:
             raise ValueError(
-                f"exchange swaps temperatures of replicas that know the same energy, and "
-                f"{changing[0]} changes it; leave one of them out"
+                f"exchange is between replicas that know the same energy, and {changing[0]} "
+                "changes it; leave one of them out"
             )
         return self
 
@@ -460,9 +461,9 @@ class MDConfig(CommitteeConfig, RunConfig):
                 f"each, or {other}"
             )
         kelvins = [] if ladder is None else [*map(float, ladder.replace(":", ",").split(","))]
-        if self.exchange is not None and (
-            ladder is None or self.replicas == 1 or len(set(kelvins)) < len(kelvins)
-        ):
+        if self.exchange is not None and ladder is None:
+            self._check_umbrellas()
+        elif self.exchange is not None and (self.replicas == 1 or len(set(kelvins)) < len(kelvins)):
             raise ValueError(
                 "exchange needs replicas at different temperatures; give temperatures_K"
             )
@@ -470,6 +471,24 @@ class MDConfig(CommitteeConfig, RunConfig):
         if self.exchange is not None and (not ensemble.bath or ensemble.cell_varies):
             raise ValueError("exchange needs an nvt ensemble; choose one")
         return self
+
+    def _check_umbrellas(self) -> None:
+        """Raises ValueError unless every replica has an umbrella of its own."""
+        if not are_windows(self.biases, self.system_count):
+            raise ValueError(
+                "exchange needs replicas at different temperatures, or in different umbrellas; "
+                "give temperatures_K, or a harmonic bias with a centre for each replica"
+            )
+        if isinstance(self.temperature_K, str):
+            raise ValueError(
+                f"exchange of umbrellas is at one temperature, and temperature_K changes "
+                f"({self.temperature_K}); give a number"
+            )
+
+    @property
+    def exchanges_umbrellas(self) -> bool:
+        """Whether replicas exchange umbrellas, and not temperatures."""
+        return self.exchange is not None and self.temperatures_K is None
 
     @property
     def colvar_steps(self) -> int:

@@ -173,7 +173,10 @@ def configured(kind: type[C], *layers: Sequence[Entry], subject: str = "") -> C:
     entries: dict[str, Entry] = {}
     for layer in layers:
         for entry in layer:
-            for alternative in kind.alternatives.get(entry.key, ()):
+            others = kind.alternatives.get(entry.key, ())
+            if others and others[0] not in entries:
+                continue
+            for alternative in others:
                 if all(item.key != alternative for item in layer):
                     entries.pop(alternative, None)
         entries |= {entry.key: entry for entry in layer}

@@ -307,7 +307,7 @@ class Run:
 
     @property
     def exchange(self) -> int | None:
-        """Steps between exchanges of temperatures; None without them."""
+        """Steps between exchanges of temperatures or umbrellas; None without them."""
         return self.configuration.exchange if isinstance(self.configuration, MDConfig) else None
 
     @property

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from mdgraph.decomposition import join_ranks
 from mdgraph.devices import device_named, is_first_rank
 from mdgraph.engine import Simulation
-from mdgraph.engine.replicas import ALONE, Ranks, ReplicaExchange
+from mdgraph.engine.replicas import ALONE, Ranks, StateExchange
 from mdgraph.engine.restart import load_restart_, restart_step, save_restart
 from mdgraph.errors import FileError, InputError, SimulationError, printable
 from mdgraph.io.files import disk_failures, remove_abandoned
@@ -45,6 +45,7 @@ from mdgraph.runs.reporters import (
     ProgressBar,
     TrajectoryRecorder,
     create_files,
+    exchange_of,
     mean_temperature,
     resume_files,
     write_ends,
@@ -244,7 +245,7 @@ def advance(
     interval = intervals.checkpoint
     joint = run.exchanges_over_ranks
     count = process_count(configuration, run.ranks)
-    exchange: ReplicaExchange | None = None
+    exchange: StateExchange | None = None
 
     def stop(number: signal.Signals) -> None:
         if joint and exchange is not None:
@@ -275,7 +276,7 @@ def advance(
                     place.end.unlink(missing_ok=True)
         last = folder.checkpoint_before if joint else None
         if run.exchange:
-            exchange = ReplicaExchange(simulation, run.exchange, run.ranks, files.exchanges)
+            exchange = exchange_of(run, simulation, files)
             simulation.reporters.append(exchange)
             interval = max(interval, run.exchange) if joint else interval
         writers = files.all()

@@ -2,7 +2,7 @@
 
 import math
 import resource
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -71,6 +71,22 @@ def exchange_text(folder: RunDirectory, interval: int) -> str:
         f"{min(rates):.0%} to {max(rates):.0%} of each pair; "
         f"{trips} round trip{'s' * (trips != 1)}."
     )
+
+
+def exchange_numbers(folder: RunDirectory, interval: int) -> dict[str, Any]:
+    """Attempts, acceptances and rates of each pair of neighbors, and round trips of each replica.
+
+    Raises:
+        FileError: the log of exchanges cannot be read.
+    """
+    record = ExchangeRecord.read(folder.exchanges, interval)
+    return {
+        "run": str(folder.path),
+        "attempted": record.attempted,
+        "accepted": record.accepted,
+        "rates": record.rates(),
+        "round_trips": record.round_trips,
+    }
 
 
 def load_common_restart_(simulation: Simulation, folder: RunDirectory, ranks: Ranks) -> bool:

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from mdgraph.engine import Simulation, Thermo
 from mdgraph.engine.relaxation import check_cells
+from mdgraph.engine.replicas import ReplicaExchange, StateExchange, UmbrellaExchange
 from mdgraph.engine.reporting import HostSnapshot
 from mdgraph.engine.restart import save_restart
 from mdgraph.errors import FileError
@@ -33,6 +34,7 @@ from mdgraph.io.topology import write_pdb
 from mdgraph.io.trajectories import WHOLE, Frame, FrameContents, TrajectoryWriter
 from mdgraph.runs.biased.files import (
     BiasFile,
+    ColvarFile,
     check_bias_files,
     create_bias_files,
     open_bias_files,
@@ -356,7 +358,7 @@ class Writers:
         trajectories: one for each system.
         logs: one for each system.
         biases: COLVAR and HILLS, if the run has variables.
-        exchanges: rungs of replicas on the temperature ladder, or None.
+        exchanges: places of replicas on the ladder of temperatures or windows, or None.
     """
 
     trajectories: Sequence[TrajectoryWriter]
@@ -398,7 +400,9 @@ def create_files(run: Run, simulation: Simulation, systems: Sequence[System]) ->
     if simulation.calculation.biases is not None:
         create_bias_files(run, simulation)
     if isinstance(run.configuration, MDConfig) and run.exchange:
-        places = np.argsort(np.argsort(temperatures(run.configuration))).tolist()
+        places = [*range(run.configuration.system_count)]
+        if not run.configuration.exchanges_umbrellas:
+            places = np.argsort(np.argsort(temperatures(run.configuration))).tolist()
         row = {"step": 0} | {f"replica_{number}": place for number, place in enumerate(places)}
         with LogWriter.create(run.folder.exchanges, list(row)) as log:
             log.append(row)
@@ -506,6 +510,25 @@ def check_replaceable(*paths: Path) -> None:
     for path in paths:
         if path.exists() and not path.is_file():
             raise FileError(f"{path} is in the way of a file of that name; move it away.")
+
+
+def exchange_of(run: Run, simulation: Simulation, files: Writers) -> StateExchange:
+    """The exchange of a run, which leaves each window its own COLVAR; see StateExchange.
+
+    Raises:
+        InputError: replicas that cannot exchange.
+        LostRankError: see Ranks.gather.
+    """
+    configuration = run.configuration
+    assert run.exchange is not None
+    assert isinstance(configuration, MDConfig)
+    if not configuration.exchanges_umbrellas:
+        return ReplicaExchange(simulation, run.exchange, run.ranks, files.exchanges)
+    exchange = UmbrellaExchange(simulation, run.exchange, run.ranks, files.exchanges)
+    for file in files.biases:
+        if isinstance(file, ColvarFile):
+            file.sort_by(exchange.by_window)
+    return exchange
 
 
 def write_ends(run: Run, simulation: Simulation, systems: Sequence[System]) -> None:

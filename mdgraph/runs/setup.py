@@ -317,13 +317,13 @@ def _check_alike(configuration: MDConfig, starts: Sequence[System]) -> None:
     for system in starts[1:]:
         if not all(map(np.array_equal, first, energy(system))):
             raise InputError(
-                "Only replicas of one system exchange temperatures; give structures with the "
+                "Only replicas of one system take part in an exchange; give structures with the "
                 "same atoms, cell and charge, or leave --exchange out."
             )
     holds = configuration.fix or any(system.fixed is not None for system in starts)
     if len(starts) > 1 and (holds or configuration.restrain):
         raise InputError(
-            "Replicas that exchange temperatures are held at the same places; with --fix or "
+            "Replicas that take part in an exchange are held at the same places; with --fix or "
             "--restrain give one structure, or leave --exchange out."
         )
 

@@ -340,7 +340,12 @@ def _replicas_figure(
         time_ps = 1e-3 * configuration.timestep_fs * table.pop("step")
         record = ExchangeRecord.read(run.folder.exchanges, run.exchange)
         places = np.stack([*table.values()], axis=1).astype(np.int64)
-        ladder = Ladder(time_ps, places, record.rates(), sorted(temperatures(configuration)))
+        if configuration.exchanges_umbrellas:
+            windows = [str(place) for place in range(configuration.system_count)]
+            ladder = Ladder(time_ps, places, record.rates(), windows, "window", "windows")
+        else:
+            kelvins = [f"{kelvin:.0f}" for kelvin in sorted(temperatures(configuration))]
+            ladder = Ladder(time_ps, places, record.rates(), kelvins)
     count, numbers = configuration.system_count, run.numbers
     which = "" if len(numbers) == count else f", {numbers[0]} to {numbers[-1]} of them here"
     formulas = {formula(system) for system in systems}

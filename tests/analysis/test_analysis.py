@@ -176,7 +176,7 @@ def test_the_picture_of_replicas_shows_each_of_them_and_its_way(tmp_path: Path) 
         4,
     )
     places = np.array([[0, 1, 2], [1, 0, 2], [1, 2, 0], [2, 1, 0]])
-    ladder = Ladder(np.arange(steps) * 0.05, places, [0.25, float("nan")], [300.0, 350.0, 400.0])
+    ladder = Ladder(np.arange(steps) * 0.05, places, [0.25, float("nan")], ["300", "350", "400"])
     figure = replicas_figure(logs, title="", subtitle="", atoms=[6, 6, 12], ladder=ladder)
     temperature, energies, ways, rates = figure.axes
     assert [line.get_ydata()[0] for line in temperature.lines] == [300, 350, 400]
@@ -195,7 +195,7 @@ def test_the_picture_of_replicas_shows_each_of_them_and_its_way(tmp_path: Path) 
 
 
 def test_the_picture_of_a_ladder_without_a_try_is_drawn(tmp_path: Path) -> None:
-    ladder = Ladder(np.zeros(1), np.array([[0, 1]]), [float("nan")], [300.0, 350.0])
+    ladder = Ladder(np.zeros(1), np.array([[0, 1]]), [float("nan")], ["300", "350"])
     figure = replicas_figure(
         [example_log()], title="", subtitle="", atoms=[6], first=1, ladder=ladder
     )

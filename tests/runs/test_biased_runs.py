@@ -12,10 +12,12 @@ import pytest
 import yaml
 from pydantic import ValidationError
 from repository import ROOT
+from shared_runs import run_shared
 
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.log import read_log
 from mdgraph.io.plumed import read_plumed
+from mdgraph.runs.analyse.biased_runs import read_biased_runs
 from mdgraph.runs.config import MDConfig
 from mdgraph.runs.config_files import read_configuration
 from mdgraph.runs.folder import RunDirectory
@@ -182,6 +184,96 @@ def test_replicas_are_windows_or_walkers(make: Make) -> None:
     assert sorted(own)[:2] == ["replica-0/COLVAR", "replica-0/HILLS"]
 
 
+UMBRELLAS: dict[str, Any] = {
+    "kind": "harmonic",
+    "variables": "r",
+    "centre": [3.6, 3.7, 3.8, 3.9],
+    "stiffness_eV": [[0.1], [0.2], [0.1], [0.3]],
+}
+
+
+def exchanging(make: Make, name: str = "run", **changes: Any) -> MDConfig:
+    biases = [UMBRELLAS, {"kind": "walls", "variables": "V", "upper": 400.0, "stiffness_eV": 0.1}]
+    return make(name, replicas=4, exchange=3, biases=biases, **changes)
+
+
+def test_windows_keep_their_colvar_when_replicas_exchange_them(make: Make, tmp_path: Path) -> None:
+    """A row has the bias of its window, and the values of the replica that was there before."""
+    start(exchanging(make, "whole"))
+    folder = Path(make("whole").out)
+    whole = texts(folder)
+    log = read_log(folder / "exchanges.csv")
+    places = np.stack([log[f"replica_{number}"] for number in range(4)], axis=1)
+    assert (places[0] == np.arange(4)).all()
+    assert len(np.unique(places, axis=0)) > 2
+    tables = [read_plumed(folder / f"replica-{number}" / "COLVAR") for number in range(4)]
+    for number, table in enumerate(tables):
+        stiffness = 100.0 * UMBRELLAS["stiffness_eV"][number][0] / KILOJOULE_PER_MOLE
+        expected = 0.5 * stiffness * (table.column("r") - 0.1 * UMBRELLAS["centre"][number]) ** 2
+        assert table.column("harmonic.bias") == pytest.approx(expected, rel=1e-9)
+    # The log is that of a replica; its bias is what the window had where it was.
+    for step in (10, 20):
+        before = places[log["step"] < step][-1]
+        for number in range(4):
+            logged = read_log(folder / f"replica-{number}" / "log.csv")
+            bias = logged["harmonic_bias_eV"][logged["step"] == step]
+            row = tables[int(before[number])].column("harmonic.bias")[step // 2]
+            assert row * KILOJOULE_PER_MOLE == pytest.approx(bias, rel=1e-9)
+    start(exchanging(make, "part", steps=11))
+    resume(Path(make("part").out), {"steps": 20})
+    assert texts(Path(make("part").out)) == whole
+    exchanges = [Path(make(name).out) / "exchanges.csv" for name in ("whole", "part")]
+    assert exchanges[0].read_text() == exchanges[1].read_text()
+    runs = read_biased_runs([folder], None)
+    assert runs.exchanges[0]["attempted"] == [3, 3, 3]
+    assert sum(runs.exchanges[0]["accepted"]) > 2
+
+
+@pytest.mark.slow
+def test_two_ranks_write_the_colvar_of_one_process(
+    make: Make, processes: Any, tmp_path: Path
+) -> None:
+    start(exchanging(make, "one", evaluator="reference"))
+    both = exchanging(make, "two", evaluator="reference")
+    assert run_shared(processes, both, False, dies_at=0) == [0, 0]
+    for number in range(4):
+        one, two = (
+            read_plumed(tmp_path / name / f"replica-{number}" / "COLVAR")
+            for name in ("one", f"two/rank-{number // 2}")
+        )
+        assert one.fields == two.fields
+        # A network rounds by the batch.
+        np.testing.assert_allclose(two.values, one.values, rtol=1e-5, atol=1e-6)
+    (numbers,) = read_biased_runs([tmp_path / "two"], None).exchanges
+    assert numbers["run"].endswith("two")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"biases": [UMBRELLAS | {"centre": 3.6, "stiffness_eV": 1}]}, "or in different umbrellas"),
+        ({"biases": [UMBRELLAS | {"centre": [3.6, 3.7]}]}, "4 systems"),
+        ({"biases": [UMBRELLAS, BIASES[0]]}, "metadynamics changes it"),
+        ({"temperature_K": "300:400"}, "exchange of umbrellas is at one temperature"),
+        ({"ensemble": "npt"}, "exchange needs an nvt ensemble"),
+    ],
+)
+def test_umbrellas_that_cannot_be_exchanged_are_refused(
+    make: Make, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValidationError, match=said):
+        make(**({"replicas": 4, "exchange": 3, "biases": [UMBRELLAS]} | changes))
+
+
+def test_another_temperature_does_not_end_an_exchange_of_umbrellas(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    variables = {"r": {"kind": "distance", "atoms": [0, 1]}}
+    options = {"replicas": 4, "exchange": 5, "variables": variables, "biases": [UMBRELLAS]}
+    file.write_text(yaml.safe_dump(options), encoding="utf-8")
+    read = read_configuration(MDConfig, file, {"temperature_K": "350"})
+    assert (read.temperature_K, read.exchange, read.exchanges_umbrellas) == (350.0, 5, True)
+
+
 def test_run_json_holds_numbers_and_temperature(make: Make) -> None:
     start(make(temperature_K=350.0))
     record = RunDirectory(Path(make().out)).read_record()["configuration"]
@@ -285,7 +377,7 @@ def test_what_a_structure_does_not_have_stops_before_a_folder_is_there(make: Mak
     with pytest.raises(InputError, match="nothing says T"):
         start(make(ensemble="nve", biases=BIASES[:1]))
     assert not Path(make().out).exists()
-    with pytest.raises(ValidationError, match="exchange swaps temperatures"):
+    with pytest.raises(ValidationError, match="exchange is between replicas that know"):
         make(replicas=2, temperatures_K="300:400", exchange=10)
 
 

@@ -18,7 +18,7 @@ from mdgraph.io.files import disk_failures
 from mdgraph.io.log import read_log
 from mdgraph.io.plumed import PlumedTable, read_plumed
 from mdgraph.runs.folder import RunDirectory
-from mdgraph.runs.replicas import ladder_temperatures
+from mdgraph.runs.replicas import exchange_numbers, ladder_temperatures
 from mdgraph.units import KILOJOULE_PER_MOLE
 
 _NM: Final = ("nm", 0.1)
@@ -105,6 +105,7 @@ class BiasedRuns:
         temperature: K.
         warnings: sentences.
         units: of variables that hills have without a COLVAR, as far as they are known.
+        exchanges: of umbrellas between replicas, see `exchange_numbers`; one of each run.
     """
 
     runs: list[BiasedRun]
@@ -112,6 +113,7 @@ class BiasedRuns:
     temperature: float
     warnings: list[str]
     units: Mapping[str, str]
+    exchanges: Sequence[Mapping[str, Any]] = ()
 
     @property
     def beside_hills(self) -> list[str]:
@@ -205,6 +207,7 @@ class _Reader:
         self._runs: list[BiasedRun] = []
         self._hills: dict[tuple[Path, ...], HillSum] = {}
         self._units: dict[str, str] = {}
+        self._exchanges: dict[Path, dict[str, Any]] = {}
 
     def result(self) -> BiasedRuns:
         temperatures = {run.name: run.temperature for run in self._runs}
@@ -220,7 +223,8 @@ class _Reader:
             raise InputError("HILLS alone tell no temperature; give it with --temperature-K.")
         warnings = _check_definitions(self._runs)
         hills = list(self._hills.values())
-        return BiasedRuns(self._runs, hills, temperature, warnings, self._units)
+        exchanges = list(self._exchanges.values())
+        return BiasedRuns(self._runs, hills, temperature, warnings, self._units, exchanges)
 
     def add(self, path: Path) -> None:
         """A folder, or a COLVAR or HILLS."""
@@ -289,6 +293,7 @@ class _Reader:
         below = path.resolve().relative_to(folder).parts
         number = next((int(part[8:]) for part in below if re.fullmatch(r"replica-\d+", part)), 0)
         temperature = self._temperature(folder, configuration, number)
+        self._add_exchanges(folder, configuration)
         units = {
             name: _unit(name, configuration.get("variables") or {})
             for name in configuration.get("variables") or {}
@@ -344,6 +349,14 @@ class _Reader:
                 log=log if log.is_file() else None,
             )
         )
+
+    def _add_exchanges(self, folder: Path, configuration: Mapping[str, Any]) -> None:
+        """The exchanges of a run, which all of its ranks know alike."""
+        interval = configuration.get("exchange")
+        whole = folder.parent if re.fullmatch(r"rank-\d+", folder.name) else folder
+        if interval and whole not in self._exchanges:
+            numbers = exchange_numbers(RunDirectory(folder), interval)
+            self._exchanges[whole] = numbers | {"run": str(whole)}
 
     def _add_plain(
         self,

@@ -174,7 +174,9 @@ def free_energy(
     along = options.along or _default_variables(runs, method)
     _check_options(options, along, runs)
     result = _MAKERS[method](runs, along, options)
-    result.warnings[:0] = runs.warnings
+    result.warnings[:0] = runs.warnings + _unexchanged(runs)
+    if runs.exchanges:
+        result.numbers["exchanges"] = list(runs.exchanges)
     for sentence in result.warnings:
         logger.warning("%s", sentence)
     factor = _factor(options, MOLAR_BOLTZMANN * runs.temperature)
@@ -895,7 +897,32 @@ def _sentences(
     for name, one in trips.items():
         low, high = one["ends"]
         lines.append(f"Round trips of {name} between {low:.3g} and {high:.3g}: {one['count']}")
+    for exchange in result.numbers.get("exchanges", ()):
+        rates = [rate for rate in exchange["rates"] if math.isfinite(rate)]
+        if rates:
+            lines.append(
+                f"Exchanges of umbrellas in {exchange['run']}: {min(rates):.0%} to "
+                f"{max(rates):.0%} of each pair accepted, {sum(exchange['round_trips'])} round "
+                "trips of replicas through all windows"
+            )
     return [printable(line, 300) for line in lines]
+
+
+def _unexchanged(runs: BiasedRuns) -> list[str]:
+    """Warnings about neighboring windows between which no exchange was accepted."""
+    warnings = []
+    for exchange in runs.exchanges:
+        pairs = [
+            f"{low} and {low + 1}"
+            for low, count in enumerate(exchange["accepted"])
+            if not count and exchange["attempted"][low] >= _FEWEST_ROWS
+        ]
+        if pairs:
+            warnings.append(
+                f"No exchange between the windows {name_some(pairs)} of {exchange['run']} was "
+                "accepted, so that replicas do not pass there; put a window in between."
+            )
+    return warnings
 
 
 def _alone(count: int, barriers: Sequence[Barrier]) -> list[int]:

@@ -13,7 +13,7 @@ from mdgraph.errors import printable
 from mdgraph.runs.config_fields import HIGHEST_TEMPERATURE, Atoms, Count, nearest
 
 if TYPE_CHECKING:
-    from mdgraph.biases import Bias, CollectiveVariable
+    from mdgraph.biases import Bias, CollectiveVariable, HarmonicBias
     from mdgraph.system import System
 
 _NUMBER: Final = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
@@ -58,6 +58,12 @@ Rows = Annotated[
     BeforeValidator(_list, json_schema_input_type=float | str | list[Any]),
 ]
 """One number for each variable, or a list of such for each replica."""
+EnergyRows = Annotated[
+    list[Annotated[float, Field(ge=0, le=1e6)]] | list[list[Annotated[float, Field(ge=0, le=1e6)]]],
+    BeforeValidator(_list, json_schema_input_type=float | list[Any]),
+    Field(min_length=1),
+]
+"""eV over a power of the unit; one for each variable, or a list of such for each replica."""
 Index = Annotated[int, Field(ge=0)]
 
 
@@ -298,7 +304,7 @@ class BiasConfig(_NamedKeys):
         raise NotImplementedError
 
 
-def _row(values: Sequence[float] | None) -> Any:
+def _row(values: Sequence[Any] | None) -> Any:
     """One number for all variables, or the list of one for each."""
     return values[0] if values is not None and len(values) == 1 else values
 
@@ -309,10 +315,10 @@ class HarmonicConfig(BiasConfig):
     kind: Literal["harmonic"] = "harmonic"
     centre: Rows
     """s0, a number for each variable; or such a list for each replica."""
-    stiffness_eV: Energies
-    """k over the square of the unit of each variable."""
+    stiffness_eV: EnergyRows
+    """k over the square of the unit of each variable, likewise."""
 
-    def definition(self) -> "Bias":
+    def definition(self) -> "HarmonicBias":
         """See BiasConfig."""
         from mdgraph.biases import HarmonicBias
 
@@ -545,6 +551,23 @@ def definitions(
         with prefix_errors(f"The variable {name}"):
             made[name] = variable.definition(systems)
     return made, [bias.definition() for bias in biases or ()]
+
+
+def are_windows(biases: Sequence[BiasConfig] | None, replicas: int) -> bool:
+    """Whether harmonic biases are another umbrella for each of several replicas.
+
+    Raises:
+        ValueError: numbers that do not fit the replicas.
+    """
+    from mdgraph.errors import InputError
+
+    springs = [bias for bias in biases or () if isinstance(bias, HarmonicConfig)]
+    try:
+        parts = [spring.definition().windows(replicas).tolist() for spring in springs]
+    except InputError as error:
+        raise ValueError(str(error).removesuffix(".")) from error
+    windows = {str(rows) for rows in zip(*parts, strict=True)}
+    return replicas > 1 and len(windows) == replicas
 
 
 def check_definitions(

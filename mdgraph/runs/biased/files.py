@@ -1,12 +1,13 @@
 """COLVAR and HILLS of a run, in PLUMED's layout and units: kJ/mol, nm, ps and rad."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from mdgraph.biases.applied import AppliedBiases
@@ -69,6 +70,15 @@ class ColvarFile:
                 for name in biases.columns()
             ]
         )
+        self._by_window: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    def sort_by(self, by_window: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Gives each system the rows of its window, wherever replicas take that.
+
+        Args:
+            by_window: see `UmbrellaExchange.by_window`.
+        """
+        self._by_window = by_window
 
     @staticmethod
     def create(simulation: Simulation, parts: Sequence[RunDirectory]) -> None:
@@ -93,7 +103,9 @@ class ColvarFile:
     def record(self, snapshot: HostSnapshot) -> None:
         """See Recorder."""
         thermo = snapshot.observables
-        columns = np.stack([values.numpy() for values in thermo.biases.values()])
+        rows = torch.stack([*thermo.biases.values()])
+        # Rows of a step come before its exchange, so windows are those of the step.
+        columns = (rows if self._by_window is None else self._by_window(rows)).numpy()
         for number, writer in enumerate(self._writers):
             writer.append([1e-3 * thermo.time, *(columns[:, number] * self._factors).tolist()])
 
