@@ -17,6 +17,9 @@ C = TypeVar("C", bound=type)
 
 _AXES: Final = ("x", "y", "z")
 
+_CELL_DOF: Final = ("isotropic", "semiisotropic", "semiisotropic-fixed-z", "axes", "full")
+"""Ways in which a cell varies; with axes, the vectors may be named instead."""
+
 
 def _unchanged(value: Any) -> Any:
     return value
@@ -204,11 +207,11 @@ def cell_dof_and_axes(coupling: str) -> tuple[str, tuple[bool, ...] | None]:
     Raises:
         ValueError: another word.
     """
-    if coupling in ("isotropic", "axes", "full"):
+    if coupling in _CELL_DOF:
         return coupling, None
     chosen = [axis.strip() for axis in coupling.split(",")]
     if not set(chosen) <= set(_AXES) or len(set(chosen)) < len(chosen):
-        raise ValueError("it should be isotropic, axes, full, or some of x,y,z")
+        raise ValueError(f"it should be {', '.join(_CELL_DOF)}, or some of x,y,z")
     return "axes", tuple(axis in chosen for axis in _AXES)
 
 
@@ -323,7 +326,8 @@ register(
                 "coupling",
                 keyword=("cell_dof", "axes"),
                 default="isotropic",
-                help="how the cell varies, isotropic, axes, full, or some of x,y,z",
+                help="how the cell varies, isotropic, semiisotropic (x and y together, z alone), "
+                "semiisotropic-fixed-z, axes, full, or some of x,y,z",
                 text=checked_coupling,
                 convert=cell_dof_and_axes,
             ),
@@ -336,7 +340,18 @@ register(
     Ensemble(
         "npt-mtk",
         f"{_INTEGRATORS}.mtk.MartynaTobiasKlein",
-        options=(_pressure(), _tau(50.0), _tau_p(500.0)),
+        options=(
+            _pressure(),
+            _tau(50.0),
+            _tau_p(500.0),
+            Option(
+                "coupling",
+                keyword="cell_dof",
+                default="isotropic",
+                help="how the cell varies, isotropic, semiisotropic or semiisotropic-fixed-z",
+                text=checked_coupling,
+            ),
+        ),
         cell_varies=True,
         conserved="enthalpy with the energy of cell and chains",
     )

@@ -1,7 +1,9 @@
 """Kinetic energy, temperature and pressure of a state, and deformations of its cells."""
 
+import math
 from collections.abc import Sequence
 from itertools import compress
+from typing import Final
 
 import numpy as np
 import torch
@@ -87,20 +89,39 @@ LARGEST_STRAIN = 0.2
 """Limit of the strain of one step, met only far from equilibrium; keeps the cell from inverting."""
 
 
+WIDEST_GAP: Final = 8.0
+"""A, along z, of a structure whose z may vary; a wider one is a vacuum, which pressure closes."""
+
+CELL_DOF: Final = {
+    "isotropic": 1,
+    "semiisotropic": 2,
+    "semiisotropic-fixed-z": 1,
+    "axes": 3,
+    "full": 6,
+}
+"""Number of independent strains by the word for them."""
+
+_FLAT: Final = 1e-6
+"""Part of a vector of a cell that may lie off the xy plane."""
+
+
 class Deformation:
     """Strains by which a barostat changes a cell, without rotating it.
 
-    `isotropic` scales all three vectors by one factor, so the shape stays. `axes` scales chosen
-    vectors, each by its own factor, so the angles between them stay. `full` is any symmetric
-    strain, for solids: a liquid does not resist shear, and its cell would drift to any shape.
+    `isotropic` scales all three vectors by one factor, so the shape stays. `semiisotropic`
+    scales x and y by one factor and z by another, for membranes and interfaces in the xy plane,
+    in which the first two vectors lie; `semiisotropic-fixed-z` scales x and y alone, for slabs
+    in a vacuum. `axes` scales chosen vectors, each by its own factor, so the angles between them
+    stay. `full` is any symmetric strain, for solids: a liquid does not resist shear, and its
+    cell would drift to any shape.
 
     A strain S changes cell, positions and velocities (rows are vectors) to h F, x F and v F^-T
     with F = exp(S), so dx dv keeps its measure.
 
     Attributes:
-        cell_dof: `isotropic`, `axes` or `full`.
+        cell_dof: a word of `CELL_DOF`.
         axes: the choice for `axes`, or None for all periodic vectors.
-        count: number of independent strains, 1, 3 or 6.
+        count: number of independent strains, 1, 2, 3 or 6.
         varies: (S, 3) bool, cell vectors that may change; set by `allocate`.
     """
 
@@ -108,15 +129,18 @@ class Deformation:
         """Checks the choice.
 
         Args:
-            cell_dof: `isotropic`, `axes` or `full`.
+            cell_dof: `isotropic`, `semiisotropic`, `semiisotropic-fixed-z`, `axes` or `full`.
             axes: three bool, which cell vectors change their length; only for `axes`. Default:
                 all periodic vectors.
 
         Raises:
             InputError: unknown `cell_dof`, or `axes` without any true value or not applicable.
         """
-        if not isinstance(cell_dof, str) or cell_dof not in ("isotropic", "axes", "full"):
-            raise InputError(f"A cell cannot vary '{cell_dof}'; choose isotropic, axes or full.")
+        if not isinstance(cell_dof, str) or cell_dof not in CELL_DOF:
+            *words, last = CELL_DOF
+            raise InputError(
+                f"A cell cannot vary '{cell_dof}'; choose {', '.join(words)} or {last}."
+            )
         choice = None if axes is None else np.asarray(axes)
         if choice is not None and (
             cell_dof != "axes" or choice.shape != (3,) or choice.dtype != bool or not choice.any()
@@ -127,29 +151,38 @@ class Deformation:
             )
         self.cell_dof = cell_dof
         self.axes = None if choice is None else tuple(choice.tolist())
-        self.count = {"isotropic": 1, "axes": 3, "full": 6}[cell_dof]
+        self.count = CELL_DOF[cell_dof]
 
     def allocate(self, state: State) -> None:
         """Checks the cells and sets `varies`; syncs.
 
         Raises:
-            InputError: a direction that may change is not periodic, or a cell has no volume.
+            InputError: a direction that may change is not periodic, or a cell has no volume;
+                of `semiisotropic`, a cell whose first two vectors leave the xy plane, or a gap
+                along z above `WIDEST_GAP`.
         """
         pbc = state.pbc.cpu()
         if self.axes is None and self.cell_dof == "axes":
             varies = pbc
+        elif self.cell_dof == "semiisotropic-fixed-z":
+            varies = torch.tensor((True, True, False)).expand_as(pbc)
         else:
             varies = torch.tensor(self.axes or (True,) * 3).expand_as(pbc)
         if not bool((pbc | ~varies).all()) or not bool(varies.any(1).all()):
             raise InputError(
                 "Pressure acts along periodic directions alone, and a system has others; "
-                "let the cell vary along 'axes' that are periodic."
+                "let the cell vary along 'axes' that are periodic, or, of a slab, "
+                "'semiisotropic-fixed-z'."
             )
         if not bool((torch.linalg.matrix_rank(state.cell.double()) == 3).all()):
             raise InputError(
                 "Pressure needs a volume, and a cell has no three independent vectors; "
                 "give it a vector along the direction that is not periodic."
             )
+        if self.cell_dof.startswith("semiisotropic"):
+            _check_flat(state)
+        if self.cell_dof == "semiisotropic":
+            _check_gap(state)
         self.varies = varies.contiguous().to(state.device)
         self._basis = _basis(self.cell_dof).to(state.device)
 
@@ -189,6 +222,9 @@ class Deformation:
         """F = exp(S), (S, 3, 3) float64."""
         if self.cell_dof == "isotropic":
             return torch.diag_embed(torch.exp(strains / 3.0).expand(-1, 3))
+        if self.cell_dof.startswith("semiisotropic"):
+            diagonal = self._basis.diagonal(dim1=-2, dim2=-1)
+            return torch.diag_embed(torch.exp((strains[..., None] * diagonal).sum(1)))
         if self.cell_dof == "axes":
             cell = complete_cell(state.cell.double(), state.pbc)
             stretch = torch.exp(torch.where(self.varies, strains, 0.0))
@@ -212,9 +248,40 @@ def enthalpy_work(state: State, pressure: Tensor) -> Tensor:
     return virial - torch.diag_embed((pressure * volume(state))[:, None].expand(-1, 3))
 
 
+def _check_flat(state: State) -> None:
+    """Raises InputError where a first or second cell vector leaves the xy plane; syncs."""
+    vectors = state.cell.double().cpu()[:, :2]
+    off = vectors[..., 2].abs() > _FLAT * torch.linalg.vector_norm(vectors, dim=-1)
+    if bool(off.any()):
+        raise InputError(
+            "x and y scale together where the first two cell vectors lie in the xy plane, and a "
+            "cell has others; turn the structure, or choose another coupling of the cell."
+        )
+
+
+def _check_gap(state: State) -> None:
+    """Raises InputError where no atom lies in a slice along z above `WIDEST_GAP`; syncs."""
+    heights = state.cell[:, 2, 2].double().cpu()
+    places = state.positions[:, 2].double().cpu()
+    systems = state.grouping.index.cpu()
+    for system, height in enumerate(heights.abs().tolist()):
+        z = (places[systems == system] % height).sort().values
+        gap = float(torch.diff(z, append=z[:1] + height).max())
+        if gap > WIDEST_GAP:
+            raise InputError(
+                f"The structure has a gap of {gap:.1f} A along z, above {WIDEST_GAP:g} A, which "
+                "pressure along z would close; choose semiisotropic-fixed-z, which scales x and "
+                "y together and keeps z."
+            )
+
+
 def _basis(cell_dof: str) -> Tensor:
-    """Unit strains (count, 3, 3) float64; orthonormal for `full`."""
+    """Unit strains (count, 3, 3) float64; orthonormal but for `isotropic`, of trace 1."""
     identity = torch.eye(3, dtype=torch.float64)
+    if cell_dof.startswith("semiisotropic"):
+        flat = torch.diag(torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)) / math.sqrt(2.0)
+        along = torch.diag(torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
+        return torch.stack([flat, along])[: CELL_DOF[cell_dof]]
     if cell_dof != "full":
         return identity[None] / 3.0
     pairs = [(0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1)]

@@ -625,7 +625,7 @@ class Descent(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     coupling: Coupling | None = None
-    """Vary the cell too: isotropic, axes, full, or some of x,y,z, its three vectors."""
+    """Vary the cell too: isotropic, semiisotropic, semiisotropic-fixed-z, axes, full, or x,y,z."""
     pressure_bar: Pressure | None = None
     """On a cell that varies (default 0)."""
     force_tolerance_eV_per_A: Limit = 0.05

@@ -285,14 +285,20 @@ def _dynamic(system: System, configuration: RunConfig) -> System:
 def _check_directions(configuration: MDConfig, system: System) -> None:
     """Raises InputError where a cell would vary along a direction that is not periodic."""
     options = configuration.ensemble_options
-    varies_all = options.get("coupling", "isotropic") in ("isotropic", "full")
+    coupling = options.get("coupling", "isotropic")
+    varies_all = coupling in ("isotropic", "semiisotropic", "full")
     if not ENSEMBLES[configuration.ensemble].cell_varies or system.pbc.all() or not varies_all:
         return
     axes = ",".join(axis for axis, periodic in zip("xyz", system.pbc, strict=True) if periodic)
-    other = "" if "coupling" in options else "--ensemble npt and "
+    advice = f"--coupling {axes}"
+    by_axes = configuration.ensemble == "npt"
+    if axes == "x,y" and (coupling == "semiisotropic" or not by_axes):
+        advice = "--coupling semiisotropic-fixed-z"
+    elif not by_axes:
+        advice = f"--ensemble npt and {advice}"
     raise InputError(
         f"{configuration.ensemble} varies the whole cell, and the structure is periodic along "
-        f"{axes} alone; give {other}--coupling {axes}, or choose nve or an nvt ensemble."
+        f"{axes} alone; give {advice}, or choose nve or an nvt ensemble."
     )
 
 

@@ -266,7 +266,9 @@ class TestStart:
         [
             (["npt"], "alone; give --coupling x,y, or choose nve or an nvt ensemble."),
             (["npt", "--coupling", "full"], "is periodic along x,y alone; give --coupling x,y, or"),
-            (["npt-mtk"], "alone; give --ensemble npt and --coupling x,y, or choose nve"),
+            (["npt-mtk"], "alone; give --coupling semiisotropic-fixed-z, or choose nve"),
+            (["npt", "--coupling", "semiisotropic"], "give --coupling semiisotropic-fixed-z, or"),
+            (["npt-mtk", "--coupling", "semiisotropic-fixed-z"], ""),
             (["npt", "--coupling", "x,y"], ""),
             (["npt", "--coupling", "axes"], ""),
             (["npt", "--fix", "0"], "Fixed atoms would not follow a cell that varies; restrain"),

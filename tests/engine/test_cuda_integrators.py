@@ -41,7 +41,15 @@ INTEGRATORS: dict[str, Callable[[], Integrator]] = {
     "cell rescaling": lambda: cell_rescaling("isotropic"),
     "axes": lambda: cell_rescaling("axes"),
     "full cell": lambda: cell_rescaling("full"),
+    "semiisotropic": lambda: cell_rescaling("semiisotropic"),
+    "semiisotropic, fixed z": lambda: cell_rescaling("semiisotropic-fixed-z"),
     "martyna-tobias-klein": lambda: MartynaTobiasKlein(2.0, BATH, 1e-3, tau_p=3000.0),
+    **{
+        f"martyna-tobias-klein, {cell_dof}": lambda cell_dof=cell_dof: MartynaTobiasKlein(
+            2.0, BATH, 1e-3, tau_p=3000.0, cell_dof=cell_dof
+        )
+        for cell_dof in ("semiisotropic", "semiisotropic-fixed-z")
+    },
 }
 
 

@@ -296,7 +296,7 @@ open(f"{out}/pid-{rank}", "w").write(str(os.getpid()))
 kind, device = sys.argv[3:5]
 ensemble = VelocityVerlet(0.5)
 if kind == "npt":
-    ensemble = StochasticCellRescaling(0.5, 300.0, 1e-4)
+    ensemble = StochasticCellRescaling(0.5, 300.0, 1e-4, cell_dof="semiisotropic")
 simulation = Simulation(read_system(f"{out}/start.extxyz"), "water-pbe0", ensemble,
     seed=1, device=device, domains=2 if "RANK" in os.environ else None, check=None)
 others = []
@@ -356,7 +356,7 @@ def test_two_ranks_go_the_way_of_one(tmp_path: Path, kind: str) -> None:
     together, _ = json.loads((tmp_path / "end-0.json").read_text(encoding="utf-8"))
     ensemble: Integrator = VelocityVerlet(0.5)
     if kind == "npt":
-        ensemble = StochasticCellRescaling(0.5, 300.0, 1e-4)
+        ensemble = StochasticCellRescaling(0.5, 300.0, 1e-4, cell_dof="semiisotropic")
     apart = Simulation(
         read_system(tmp_path / "start.extxyz"),
         "water-pbe0",

@@ -71,6 +71,14 @@ INTEGRATORS: dict[str, Callable[[], Integrator]] = {
     "axes": lambda: cell_rescaling("axes"),
     "one axis": lambda: cell_rescaling("axes", (False, True, False)),
     "full cell": lambda: cell_rescaling("full"),
+    "semiisotropic": lambda: cell_rescaling("semiisotropic"),
+    "semiisotropic, fixed z": lambda: cell_rescaling("semiisotropic-fixed-z"),
+    **{
+        f"martyna-tobias-klein, {cell_dof}": lambda cell_dof=cell_dof: MartynaTobiasKlein(
+            5.0, Ramp(200.0, 300.0, 60), [1e-3, 2e-3, 0.0], tau_p=300.0, cell_dof=cell_dof
+        )
+        for cell_dof in ("semiisotropic", "semiisotropic-fixed-z")
+    },
 }
 
 
@@ -133,6 +141,8 @@ def simulation(
     """Neon and argon in wells, some of them fixed, as kernels or as torch moves them."""
     choose(by_kernels, monkeypatch)
     cell = np.array([[6.0, 1.0, 0.5], [-1.0, 6.5, 0.0], [0.7, 0.3, 7.0]])
+    if "semiisotropic" in name:
+        cell[:2, 2] = 0.0
     pbc = np.array([True, True, name != "axes"])
     boxes = [
         box((6.0, 6.5, 7.0), size, size).replace(cell=(1 + 0.1 * size % 1) * cell, pbc=pbc)

@@ -409,6 +409,11 @@ CALLS: Final[dict[str, Call]] = {
         crystal_and(**NPT, tdamp=50 * FS, pdamp=500 * FS),
         two_steps,
     ),
+    "ASE SemiisotropicMTKNPT": Call(
+        ase_driver.SemiisotropicMTKNPT,
+        crystal_and(**NPT, tdamp=50 * FS, pdamp=500 * FS),
+        two_steps,
+    ),
     "ASE StochasticCellRescaling": Call(
         ase_driver.StochasticCellRescaling, crystal_and(**NPT), two_steps
     ),

@@ -40,7 +40,9 @@ CHOICES: dict[str, dict[str, Any]] = {
     "npt": {"tau_p_fs": 50.0, "pressure_bar": "1:3000"},
     "npt, full cell": {"coupling": "full", "compressibility_per_bar": 1e-3},
     "npt, two axes": {"coupling": "z, x"},
+    "npt, semiisotropic": {"coupling": "semiisotropic"},
     "npt-mtk": {"tau_p_fs": 50.0},
+    "npt-mtk, fixed z": {"tau_p_fs": 50.0, "coupling": "semiisotropic-fixed-z"},
     "nve, restrained": {"restrain": "O", "stiffness_eV_per_A2": 5.0},
     "nvt-bussi, fixed": {"fix": [0, "3-4"]},
     "nvt-bussi, ramp": {"temperature_K": "100:500"},
@@ -373,12 +375,12 @@ class TestRefused:
             ("--ensemble nve --friction-per-ps 1", "nve has no --friction-per-ps; leave it out"),
             (
                 "--ensemble npt-mtk --coupling full",
-                "npt-mtk has no coupling; leave it out, or choose",
+                "varies a cell in other ways than 'full'; choose isotropic, semiisotropic or semi",
             ),
             ("--ensemble npt --fix O", "Fixed atoms would not follow a cell that varies; restrain"),
             (
                 "--ensemble npt --coupling w",
-                "--coupling is w; it should be isotropic, axes, full, or",
+                "--coupling is w; it should be isotropic, semiisotropic, semiisotropic-fixed-z,",
             ),
             ("--ensemble nve --temperature-K 1:2", "nve has no bath whose temperature could"),
             ("--temperature-K 1:2:3", "--temperature-K is 1:2:3; it should be a valid number, or"),
@@ -406,6 +408,28 @@ class TestRefused:
         (line,) = [line for line in done.err.splitlines() if "error:" in line]
         assert sentence in line
         assert not Path(made.out).exists()
+
+    @pytest.mark.parametrize("ensemble", ["npt", "npt-mtk"])
+    def test_a_vacuum_along_z(
+        self,
+        mdgraph_command: Callable[..., Any],
+        configured: Make,
+        tmp_path: Path,
+        ensemble: str,
+    ) -> None:
+        made = configured()
+        slab = ase.io.read(file_of(made))
+        slab.set_cell(slab.cell[:] * np.array([1.0, 1.0, 2.0]))
+        slab.cell[2, 2] += 10.0
+        ase.io.write(tmp_path / "slab.extxyz", slab)
+        given = ["--potential", made.potential, "--out", made.out, "--ensemble", ensemble]
+        given += ["--steps", 2, "--coupling"]
+        done = mdgraph_command("md", tmp_path / "slab.extxyz", *given, "semiisotropic")
+        assert (done.status, Path(made.out).exists()) == (1, False)
+        (line,) = [line for line in done.err.splitlines() if "error:" in line]
+        assert "A along z, above 8 A, which pressure along z would close; choose semii" in line
+        done = mdgraph_command("md", tmp_path / "slab.extxyz", *given, "semiisotropic-fixed-z")
+        assert done.status == 0, done.err
 
     def test_pressure_without_a_periodic_cell(self, configured: Make, tmp_path: Path) -> None:
         molecule = ase.io.read(file_of(configured()))[:3]

@@ -14,6 +14,7 @@ from mdgraph.drivers.ase import (
     Langevin,
     MDGraphCalculator,
     NoseHooverChainNVT,
+    SemiisotropicMTKNPT,
     StochasticCellRescaling,
     VelocityVerlet,
 )
@@ -76,6 +77,13 @@ ENSEMBLES: dict[str, tuple[Callable[[Atoms], EngineDynamics], engine.Integrator,
     "mtk": (
         lambda atoms: IsotropicMTKNPT(atoms, STEP, 80, 1e-3, 256 * FS, 1024 * FS),
         engine.MartynaTobiasKlein(4.0, 80.0, 1e-3, tau=256.0, tau_p=1024.0),
+        0,
+    ),
+    "mtk, semiisotropic": (
+        lambda atoms: SemiisotropicMTKNPT(atoms, STEP, 80, 1e-3, 256 * FS, 1024 * FS),
+        engine.MartynaTobiasKlein(
+            4.0, 80.0, 1e-3, tau=256.0, tau_p=1024.0, cell_dof="semiisotropic"
+        ),
         0,
     ),
     "rescaling": (

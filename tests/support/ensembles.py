@@ -50,8 +50,12 @@ DYNAMICS: dict[str, Callable[[], Integrator]] = {
     "axes": lambda: cell_rescaling("axes"),
     "one axis": lambda: cell_rescaling("axes", (False, False, True)),
     "full cell": lambda: cell_rescaling("full"),
+    "semiisotropic": lambda: cell_rescaling("semiisotropic"),
     "martyna-tobias-klein": lambda: MartynaTobiasKlein(
         5.0, KELVIN, PRESSURE, tau=50.0, tau_p=200.0
+    ),
+    "martyna-tobias-klein, semiisotropic": lambda: MartynaTobiasKlein(
+        5.0, KELVIN, PRESSURE, tau=50.0, tau_p=200.0, cell_dof="semiisotropic"
     ),
 }
 

@@ -10,6 +10,7 @@ from mdgraph.drivers.ase.ensembles import (
     IsotropicMTKNPT,
     Langevin,
     NoseHooverChainNVT,
+    SemiisotropicMTKNPT,
     StochasticCellRescaling,
     VelocityVerlet,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "MDGraphCalculator",
     "NoStressError",
     "NoseHooverChainNVT",
+    "SemiisotropicMTKNPT",
     "StochasticCellRescaling",
     "VelocityVerlet",
     "relax",

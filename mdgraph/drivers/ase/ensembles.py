@@ -217,6 +217,8 @@ class IsotropicMTKNPT(EngineDynamics):
     See `mdgraph.engine.MartynaTobiasKlein`.
     """
 
+    _cell_dof = "isotropic"
+
     @checked
     def __init__(
         self,
@@ -264,7 +266,46 @@ class IsotropicMTKNPT(EngineDynamics):
             self.pressure_au,
             tau=in_fs(self.tdamp, "tdamp"),
             tau_p=in_fs(self.pdamp, "pdamp"),
+            cell_dof=self._cell_dof,
         )
+
+
+class SemiisotropicMTKNPT(IsotropicMTKNPT):
+    """IsotropicMTKNPT for a cell whose x and y scale together, and z alone or not at all.
+
+    ASE has no such class. See `mdgraph.engine.MartynaTobiasKlein`.
+    """
+
+    @checked
+    def __init__(
+        self,
+        atoms: Atoms,
+        timestep: float,
+        temperature_K: float,
+        pressure_au: float,
+        tdamp: float,
+        pdamp: float,
+        *,
+        fixed_z: bool = False,
+        **options: Any,
+    ) -> None:
+        """Takes what IsotropicMTKNPT takes.
+
+        Args:
+            atoms: to be moved; the first two cell vectors lie in the xy plane.
+            timestep: in ASE's unit of time.
+            temperature_K: K.
+            pressure_au: eV/A^3.
+            tdamp: coupling time of the chain, in ASE's unit of time.
+            pdamp: coupling time of the cell, in ASE's unit of time.
+            fixed_z: whether the cell keeps its z, as for a slab in a vacuum.
+            options: see EngineDynamics.
+
+        Raises:
+            InputError: another cell, a gap along z that is not fixed, and see EngineDynamics.
+        """
+        self._cell_dof = "semiisotropic-fixed-z" if fixed_z else "semiisotropic"
+        super().__init__(atoms, timestep, temperature_K, pressure_au, tdamp, pdamp, **options)
 
 
 class StochasticCellRescaling(Bussi):
@@ -312,7 +353,8 @@ class StochasticCellRescaling(Bussi):
             compressibility: 1/bar; ASE has deprecated it.
             compressibility_au: A^3/eV; that of water unless given.
             fixcm: removes the momentum at the start and holds the centre of mass.
-            cell_dof: `isotropic`, `axes` or `full`; see `mdgraph.engine.kinetics`.
+            cell_dof: `isotropic`, `semiisotropic`, `semiisotropic-fixed-z`, `axes` or `full`; see
+                `mdgraph.engine.kinetics`.
             axes: which cell vectors change their length, for `axes`.
             rng: None; give `seed`.
             seed: key of the random numbers; drawn from NumPy unless given.

@@ -62,7 +62,8 @@ def relax(
             the MDGraphCalculator of the structures.
         fmax: eV/A; at a minimum no force on an atom is larger.
         steps: most steps for each structure.
-        cell_dof: how cells may change: `isotropic`, `axes`, `full`; None keeps them.
+        cell_dof: how cells may change: `isotropic`, `semiisotropic`, `semiisotropic-fixed-z`,
+            `axes`, `full`; None keeps them.
         pressure_au: eV/A^3, on cells that change.
         smax: eV/A^3; at a minimum no stress differs more from the pressure.
         maxstep: A, longest step of an atom.
@@ -141,7 +142,7 @@ class CellChange:
     """How a cell may change in a relaxation.
 
     Attributes:
-        cell_dof: `isotropic`, `axes` or `full`, see `mdgraph.engine.kinetics`; None keeps the cell.
+        cell_dof: a word of `mdgraph.engine.kinetics.CELL_DOF`; None keeps the cell.
         axes: which cell vectors may change their length, for `axes`.
         pressure: eV/A^3, on a cell that changes.
     """

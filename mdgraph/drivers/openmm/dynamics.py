@@ -49,6 +49,20 @@ _ENSEMBLES: Final[dict[type, tuple[type[Integrator], Callable[[Any], _Values]]]]
 }
 
 
+def _cell_dof(barostat: Any) -> str:
+    """How the cell of a barostat varies; raises InputError for a cell that the engine has not."""
+    membrane = openmm.MonteCarloMembraneBarostat
+    if not isinstance(barostat, membrane):
+        return "isotropic"
+    words = {membrane.ZFree: "semiisotropic", membrane.ZFixed: "semiisotropic-fixed-z"}
+    if barostat.getXYMode() != membrane.XYIsotropic or barostat.getZMode() not in words:
+        raise InputError(
+            "The engine scales x and y of a membrane together, and z alone or not at all; give "
+            "MonteCarloMembraneBarostat XYIsotropic, and ZFree or ZFixed."
+        )
+    return words[barostat.getZMode()]
+
+
 class Dynamics:
     """The engine's integrator for one of OpenMM, whose parameters stay on OpenMM's object.
 
@@ -56,7 +70,7 @@ class Dynamics:
 
     Attributes:
         source: the integrator of the user, of OpenMM or of the engine.
-        barostat: MonteCarloBarostat, or None.
+        barostat: one of `BAROSTATS`, or None.
         native: whether `source` is an integrator of the engine.
     """
 
@@ -65,16 +79,18 @@ class Dynamics:
 
         Raises:
             InputError: an integrator that the engine does not have, or that has invalid
-                parameters; a barostat without a thermostat.
+                parameters; a barostat without a thermostat, or one of another cell.
         """
         self.source = integrator
         self.barostat = barostat
         self.native = isinstance(integrator, Integrator)
         name = type(integrator).__name__
+        if barostat is not None:
+            self._cell_dof = _cell_dof(barostat)
         if self.native and barostat is not None:
             raise InputError(
-                f"A MonteCarloBarostat goes with an integrator of OpenMM, not with {name}; give "
-                "the engine's StochasticCellRescaling alone."
+                f"A {type(barostat).__name__} goes with an integrator of OpenMM, not with "
+                f"{name}; give the engine's StochasticCellRescaling alone."
             )
         if self.native and "timestep" not in integrator.parameters:
             raise InputError(
@@ -102,8 +118,8 @@ class Dynamics:
             )
         if barostat is not None and isinstance(integrator, openmm.VerletIntegrator):
             raise InputError(
-                "A MonteCarloBarostat needs a bath beside it; give LangevinMiddleIntegrator or "
-                "NoseHooverIntegrator, not VerletIntegrator."
+                f"A {type(barostat).__name__} needs a bath beside it; give "
+                "LangevinMiddleIntegrator or NoseHooverIntegrator, not VerletIntegrator."
             )
         if not self.native:
             self._check_timestep()
@@ -138,7 +154,7 @@ class Dynamics:
 
         Raises:
             InputError: a time step in another unit, different temperatures of integrator and
-                barostat, or a friction of 0 with a barostat.
+                barostat, a friction of 0 with a barostat, or a surface tension.
         """
         if self.native:
             return {}
@@ -146,7 +162,8 @@ class Dynamics:
         values = {"timestep": self.timestep, **_ENSEMBLES[type(self.source)][1](self.source)}
         if self.barostat is None:
             return values
-        temperature = parameters[openmm.MonteCarloBarostat.Temperature()]
+        barostat = type(self.barostat)
+        temperature = parameters[barostat.Temperature()]
         if temperature != values["temperature"]:
             raise InputError(
                 f"The barostat is at {temperature:g} K, the bath at {values['temperature']:g} K; "
@@ -155,12 +172,19 @@ class Dynamics:
         if "friction" in values:
             if values["friction"] <= 0.0:
                 raise InputError(
-                    "A MonteCarloBarostat needs a bath beside it, and with a friction of 0 there "
-                    "is none; give LangevinMiddleIntegrator a friction above zero."
+                    f"A {barostat.__name__} needs a bath beside it, and with a friction of 0 "
+                    "there is none; give LangevinMiddleIntegrator a friction above zero."
                 )
             # Friction damps the kinetic energy twice as fast as the velocities.
             values["tau"] = 0.5 * PICOSECOND / values.pop("friction")
-        values["pressure"] = parameters[openmm.MonteCarloBarostat.Pressure()] * BAR
+        if barostat is openmm.MonteCarloMembraneBarostat:
+            tension = parameters[barostat.SurfaceTension()]
+            if tension:
+                raise InputError(
+                    f"The membrane has a surface tension of {tension:g} bar nm, and the engine's "
+                    "barostat none; give a tension of 0."
+                )
+        values["pressure"] = parameters[barostat.Pressure()] * BAR
         return values
 
     def integrator(self, values: _Values) -> Integrator:
@@ -170,13 +194,15 @@ class Dynamics:
             return native
         integrator_class: type[Integrator] = _ENSEMBLES[type(self.source)][0]
         if self.barostat is not None:
-            integrator_class = StochasticCellRescaling
             logger.info(
-                "MonteCarloBarostat becomes stochastic cell rescaling at %g bar, and %s its bath "
-                "at %g K with a relaxation time of %g fs",
+                "%s becomes stochastic cell rescaling (%s) at %g bar, and %s its bath at %g K with "
+                "a relaxation time of %g fs",
+                type(self.barostat).__name__,
+                self._cell_dof,
                 values["pressure"] / BAR,
                 type(self.source).__name__,
                 values["temperature"],
                 values["tau"],
             )
+            return StochasticCellRescaling(cell_dof=self._cell_dof, axes=None, **values)
         return integrator_class(**values)

@@ -269,8 +269,9 @@ class Simulation(app.Simulation):
             integrator: OpenMM's VerletIntegrator, LangevinMiddleIntegrator or
                 NoseHooverIntegrator, or one of `mdgraph.engine`.
             system: None takes standard masses. A System gives masses, 0 for fixed atoms, and
-                may have a CMMotionRemover and a MonteCarloBarostat, which becomes stochastic
-                cell rescaling at the same pressure; any other force is refused.
+                may have a CMMotionRemover and a MonteCarloBarostat, or one for membranes, which
+                becomes stochastic cell rescaling at the same pressure; any other force is
+                refused.
             platform: refused; the engine runs on `device`.
             platformProperties: refused.
             device: `auto`, `cpu`, `cuda` or `cuda:N`.

@@ -105,6 +105,10 @@ FORCE: Final = KILOJOULE_PER_MOLE / NANOMETRE
 """eV/A in one kJ/mol/nm."""
 
 
+BAROSTATS: Final = (openmm.MonteCarloBarostat, openmm.MonteCarloMembraneBarostat)
+"""Barostats of OpenMM that become stochastic cell rescaling."""
+
+
 @dataclass(frozen=True)
 class Particles:
     """The content of a Topology and a System, on the host, in mdgraph's units.
@@ -115,7 +119,7 @@ class Particles:
         fixed: indices of the atoms that do not move.
         bonds: (B, 2) int64, indices of atoms.
         box: (3, 3) A in OpenMM's reduced form, or None if nothing is periodic.
-        barostat: MonteCarloBarostat of the System, or None.
+        barostat: of the System, one of `BAROSTATS`, or None.
         remove_momentum: steps from one removal of the momentum to the next; 0 for none.
         system: a copy of the System, or a new one with the masses alone.
     """
@@ -155,15 +159,11 @@ def particles_of(topology: Any, system: Any = None) -> Particles:
     fixed = np.flatnonzero(masses == 0.0)
     masses[fixed] = standard_masses(numbers)[fixed]
     forces = own.getForces()
-    barostats = [
-        force
-        for force in forces
-        if isinstance(force, openmm.MonteCarloBarostat) and force.getFrequency()
-    ]
+    barostats = [force for force in forces if isinstance(force, BAROSTATS) and force.getFrequency()]
     if barostats and box is None:
         raise InputError(
-            "The System has a MonteCarloBarostat, but the topology no periodic box; give it one "
-            "with topology.setPeriodicBoxVectors."
+            f"The System has a {type(barostats[0]).__name__}, but the topology no periodic box; "
+            "give it one with topology.setPeriodicBoxVectors."
         )
     if barostats and len(fixed):
         raise InputError(
@@ -252,8 +252,7 @@ def _check_applied(system: Any, atoms: int) -> None:
             f"{first} and {second}, and the engine keeps none; make it with constraints=None and "
             "rigidWater=False."
         )
-    applied = (openmm.CMMotionRemover, openmm.MonteCarloBarostat)
-    # Exact types: the barostats for single axes and for membranes derive from the same base.
+    applied = (openmm.CMMotionRemover, *BAROSTATS)
     names = [
         f"{type(force).__name__} (force {number})"
         for number, force in enumerate(system.getForces())
@@ -265,8 +264,8 @@ def _check_applied(system: Any, atoms: int) -> None:
             "so that masses come from the topology, or mix force fields and potentials with "
             "openmm-ml."
         )
-    if sum(isinstance(force, openmm.MonteCarloBarostat) for force in system.getForces()) > 1:
-        raise InputError("The System has more than one MonteCarloBarostat; leave one.")
+    if sum(isinstance(force, BAROSTATS) for force in system.getForces()) > 1:
+        raise InputError("The System has more than one Monte Carlo barostat; leave one.")
 
 
 def _box(topology: Any) -> Array | None:

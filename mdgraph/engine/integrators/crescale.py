@@ -24,10 +24,16 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
 
     `isotropic`: s = ln V and b = beta / (tau_p V), which is the published
     d ln V = beta / tau_p (P_int - P) dt + sqrt(2 kT beta / (V tau_p)) dW.
+    `semiisotropic`: with P_ab = (2K + W)_ab / V, the area A of the xy plane and the length L,
+    d ln A = 2 beta / (3 tau_p) ((P_xx + P_yy) / 2 - P) dt + sqrt(4 kT beta / (3 V tau_p)) dW_A
+    d ln L =   beta / (3 tau_p) (P_zz - P) dt              + sqrt(2 kT beta / (3 V tau_p)) dW_L
+    as published, without surface tension; s_a = ln A / sqrt(2) and ln L, b = beta / (3 tau_p V).
+    `semiisotropic-fixed-z` is the first of the two alone.
     `axes` and `full`: s_a are the stretches of the vectors, or the six components of a
     symmetric strain, and b = beta / (3 tau_p V), with which ln V relaxes as fast. A step
     multiplies the cell by exp(S), so the noise, whose width depends on V, needs no correction:
-    the volume of an ideal gas is distributed as V^(N_f/3) exp(-PV/kT). No step turns the cell.
+    the volume of an ideal gas is distributed as V^(N_f/3) exp(-PV/kT), areas and lengths as
+    (A L)^(N_f/3) exp(-P A L / kT) dA dL. No step turns the cell.
 
     The deformation acts on cell, positions and velocities in the middle of the step, after the
     factor of StochasticVelocityRescaling. It takes the virial of the start of the step and the
@@ -41,7 +47,7 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
     tau_p      `tau_p` of the volume, fs
     P          `pressure`, eV/A^3 (`mdgraph.units.BAR`)
     beta       `compressibility`, A^3/eV; another value only changes the effective tau_p
-    s_a, S     `strains` (S, 1, 3 or 6) and their sum as a matrix, s_a A_a (see `Deformation`)
+    s_a, S     `strains` (S, 1, 2, 3 or 6) and their sum as a matrix, s_a A_a (see `Deformation`)
     b dt       `mobility`, 1/eV
     W_a        noise, normal numbers of (seed, step, replica)
     2K, W      kinetic tensor and virial, eV
@@ -49,7 +55,7 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
     V          volume, A^3
     =========  ==================
 
-    DOI 10.1063/5.0020514; anisotropic, DOI 10.3390/app12031139.
+    DOI 10.1063/5.0020514, semiisotropic too; anisotropic, DOI 10.3390/app12031139.
     """
 
     name: ClassVar[str] = "stochastic cell rescaling"
@@ -78,7 +84,8 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
             tau: coupling time of the kinetic energy, fs.
             tau_p: coupling time of the volume, fs.
             compressibility: A^3/eV; that of water by default.
-            cell_dof: how the cell changes: `isotropic`, `axes` or `full`, see Deformation.
+            cell_dof: how the cell changes: `isotropic`, `semiisotropic` (x and y by one factor,
+                z by another), `semiisotropic-fixed-z`, `axes` or `full`, see Deformation.
             axes: with `axes`, which cell vectors change their length; None takes all periodic
                 ones.
 
@@ -110,7 +117,7 @@ class StochasticCellRescaling(StochasticVelocityRescaling):
         mobility = values["timestep"] * values["compressibility"] / values["tau_p"]
         own = {
             "pressure": values["pressure"],
-            "mobility": mobility if change.count == 1 else mobility / 3.0,
+            "mobility": mobility if change.cell_dof == "isotropic" else mobility / 3.0,
         }
         return super().coefficients(steps, values) | own | noise
 

@@ -69,8 +69,8 @@ class FIRE(Integrator):
         Args:
             force_tolerance: largest force on an atom at a minimum, eV/A.
             largest_step: longest step of an atom, A.
-            cell_dof: how the cell changes: `isotropic`, `axes` or `full`, see Deformation;
-                None keeps the cell.
+            cell_dof: how the cell changes: `isotropic`, `semiisotropic`,
+                `semiisotropic-fixed-z`, `axes` or `full`, see Deformation; None keeps the cell.
             axes: with `axes`, which cell vectors change their length; None takes all periodic
                 ones.
             pressure: on a cell that changes, eV/A^3.

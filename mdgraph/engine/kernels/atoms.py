@@ -196,17 +196,20 @@ def _kick_kernel(
     if (system == 0) & (part == 0):
         tl.store(now, tl.load(step))
     if SLOWED:
-        decay = tl.load(friction + 2 * system)
-        time = time * tl.load(friction + 2 * system + 1)
+        decay = tl.load(friction + 4 * system)
+        gain = tl.load(friction + 4 * system + 1)
+        decay_z = tl.load(friction + 4 * system + 2)
+        gain_z = tl.load(friction + 4 * system + 3)
     energy = tl.zeros([ATOMS], tl.float64)
     for begin in range(part * ATOMS, number, PARTS * ATOMS):
         here = begin + tl.arange(0, ATOMS)
         valid = here < number
         atom = first + here
         vx, vy, vz = load_vectors(velocities, atom, valid)
-        if SLOWED:
-            vx, vy, vz = decay * vx, decay * vy, decay * vz
         dx, dy, dz = pushes(forces, inverse_masses, atom, valid, time)
+        if SLOWED:
+            vx, vy, vz = decay * vx, decay * vy, decay_z * vz
+            dx, dy, dz = gain * dx, gain * dy, gain_z * dz
         vx, vy, vz = vx + dx, vy + dy, vz + dz
         store_vectors(velocities, atom, valid, vx, vy, vz)
         mass = tl.load(masses + atom, mask=valid, other=0.0).to(tl.float64)
@@ -231,7 +234,8 @@ def kick_(
         fraction: of the time step.
         now: () int64, gets a copy of the step counter, so the next kernel can read the copy and
             write the counter.
-        friction: (S, 2) float64, factors of the velocities and of the kick.
+        friction: (S, 4) float64, factors of the velocities and of the kick along x and y, and
+            along z.
     """
     group, parts = state.grouping, parts_of(state, 1)
     with launching_on(state.device):

@@ -119,6 +119,14 @@ _ATOMS: Final = 128
 
 _BOLTZMANN = tl.constexpr(BOLTZMANN)
 
+_WAYS: Final = {
+    "isotropic": 0,
+    "axes": 1,
+    "full": 2,
+    "semiisotropic": 3,
+    "semiisotropic-fixed-z": 4,
+}
+
 
 @triton.jit
 def _sinhc(x):
@@ -128,12 +136,34 @@ def _sinhc(x):
 
 
 @triton.jit
-def _pushed(rate, twice, virial, cell, pressure, mass, time, system):
-    """Rate of strain after half a step, and the cell vectors."""
+def _pushed(
+    rate,
+    rate_z,
+    twice,
+    twice_z,
+    degrees,
+    virial,
+    cell,
+    pressure,
+    mass,
+    time,
+    system,
+    WAYS: tl.constexpr,
+):
+    """Rates of strain of x and y and of z after half a step, and the cell vectors."""
     a, b, c = load_rows(cell, system)
     x, y, z = load_rows(virial, system)
-    force = twice + x[0] + y[1] + z[2] - 3.0 * pressure * volume(a, b, c)
-    return rate + 0.5 * time * force / mass, a, b, c
+    each = twice / degrees - pressure * volume(a, b, c)
+    if WAYS == 0:
+        force = twice + x[0] + y[1] + z[2] + 3.0 * each
+        rate = rate + 0.5 * time * force / mass
+        rate_z = rate
+    else:
+        force = twice - twice_z + x[0] + y[1] + 2.0 * each
+        rate = rate + 0.5 * time * force / (mass * (2.0 / 3.0))
+        if WAYS == 3:
+            rate_z = rate_z + 0.5 * time * (twice_z + z[2] + each) / (mass / 3.0)
+    return rate, rate_z, a, b, c
 
 
 @kernel
@@ -157,14 +187,16 @@ def _system_kernel(
     now,
     systems,
     OPENS: tl.constexpr,
+    WAYS: tl.constexpr,
     STAGES: tl.constexpr,
     PARTS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
-    """One program a system: half a step of chains and rate; then the cell, or the count.
+    """One program a system: half a step of chains and rates; then the cell, or the count.
 
-    Writes `factors` (S, 3) for velocities and positions, and for the drift, and `friction`
-    (S, 2) of `kick_`.
+    `parts` are those of the kinetic energy where the cell is isotropic, of the tensor elsewhere.
+    Writes `factors` (S, 3, 2) of velocities, positions and drift, each along x and y and along
+    z, and `friction` (S, 4) of `kick_`.
     """
     pdl_wait(USE_PDL)
     system = tl.program_id(0)
@@ -174,17 +206,30 @@ def _system_kernel(
     pressure = value_at(pressure_in, system, systems, done)
     cell_tau = value_at(cell_relaxation, system, systems, done)
     degrees = tl.maximum(tl.load(degrees_in + system), 1.0)
-    coupling = 1.0 + 3.0 / degrees
     mass = (degrees + 3.0) * thermal * cell_tau * cell_tau
-    twice = 2.0 * total(parts, system, 0, 1, PARTS)
-    rate = tl.load(rates + system)
+    modes: tl.constexpr = 2 if WAYS == 3 else 1
+    rate = tl.load(rates + modes * system)
+    if WAYS == 0:
+        twice = 2.0 * total(parts, system, 0, 1, PARTS)
+        twice_z = twice / 3.0
+        rate_z = rate
+    else:
+        twice_z = total(parts, system, 8, 9, PARTS)
+        twice = total(parts, system, 0, 9, PARTS) + total(parts, system, 4, 9, PARTS) + twice_z
+        rate_z = tl.load(rates + modes * system + 1) if WAYS == 3 else 0.0 * rate
     if not OPENS:
-        rate, a, b, c = _pushed(rate, coupling * twice, virial, cell, pressure, mass, time, system)
+        rate, rate_z, a, b, c = _pushed(
+            rate, rate_z, twice, twice_z, degrees, virial, cell, pressure, mass, time, system, WAYS
+        )
+    if WAYS == 0:
+        moving = mass * rate * rate
+    else:
+        moving = mass * ((2.0 / 3.0) * rate * rate + (1.0 / 3.0) * rate_z * rate_z)
     # The chain of the atoms in one lane, that of the cell in the other.
     lane = tl.arange(0, 2)
     chain = system + lane * systems
-    freedom = tl.where(lane == 0, degrees, 1.0)
-    ratio = tl.where(lane == 0, twice, mass * rate * rate) / (freedom * thermal)
+    freedom = tl.where(lane == 0, degrees, 1.0 * modes)
+    ratio = tl.where(lane == 0, twice, moving) / (freedom * thermal)
     tau = tl.where(lane == 0, value_at(relaxation, system, systems, done), cell_tau)
     x0, x1, x2, v0, v1, v2, scale = advanced(
         ratio, freedom, tau, 0.5 * time, weights, positions, velocities, chain, 2 * systems, STAGES
@@ -192,24 +237,53 @@ def _system_kernel(
     store_chain(positions, chain, 2 * systems, x0, x1, x2)
     store_chain(velocities, chain, 2 * systems, v0, v1, v2)
     factor = tl.sum(tl.where(lane == 0, scale, 0.0), 0)
-    rate = rate * tl.sum(tl.where(lane == 1, scale, 0.0), 0)
+    slowed = tl.sum(tl.where(lane == 1, scale, 0.0), 0)
+    rate, rate_z = rate * slowed, rate_z * slowed
+    along_z = factor
     if OPENS:
-        twice = coupling * twice * factor * factor
-        rate, a, b, c = _pushed(rate, twice, virial, cell, pressure, mass, time, system)
-        slowing = 0.25 * coupling * rate * time
+        twice, twice_z = twice * factor * factor, twice_z * factor * factor
+        rate, rate_z, a, b, c = _pushed(
+            rate, rate_z, twice, twice_z, degrees, virial, cell, pressure, mass, time, system, WAYS
+        )
+        trace = (2.0 * rate + rate_z) / degrees
+        slowing = 0.25 * (rate + trace) * time
         decay = tl.exp(-2.0 * slowing)
-        tl.store(friction + 2 * system, decay)
-        tl.store(friction + 2 * system + 1, tl.exp(-slowing) * _sinhc(slowing))
+        tl.store(friction + 4 * system, decay)
+        tl.store(friction + 4 * system + 1, tl.exp(-slowing) * _sinhc(slowing))
         factor = factor * decay
-        stretch = tl.exp(rate * time)
-        store_rows(cell, system, scaled(a, stretch), scaled(b, stretch), scaled(c, stretch))
-        tl.store(factors + 3 * system + 1, stretch)
+        slowing = 0.25 * (rate_z + trace) * time
+        decay = tl.exp(-2.0 * slowing)
+        tl.store(friction + 4 * system + 2, decay)
+        tl.store(friction + 4 * system + 3, tl.exp(-slowing) * _sinhc(slowing))
+        along_z = along_z * decay
+        xy, z = tl.exp(rate * time), tl.exp(rate_z * time)
+        store_rows(
+            cell,
+            system,
+            (a[0] * xy, a[1] * xy, a[2] * z),
+            (b[0] * xy, b[1] * xy, b[2] * z),
+            (c[0] * xy, c[1] * xy, c[2] * z),
+        )
+        tl.store(factors + 6 * system + 2, xy)
+        tl.store(factors + 6 * system + 3, z)
         half = 0.5 * (rate * time)
-        tl.store(factors + 3 * system + 2, tl.exp(half) * _sinhc(half) * time)
+        tl.store(factors + 6 * system + 4, tl.exp(half) * _sinhc(half) * time)
+        half = 0.5 * (rate_z * time)
+        tl.store(factors + 6 * system + 5, tl.exp(half) * _sinhc(half) * time)
     elif system == 0:
         tl.store(step, done + 1)
-    tl.store(factors + 3 * system, factor)
-    tl.store(rates + system, rate)
+    tl.store(factors + 6 * system, factor)
+    tl.store(factors + 6 * system + 1, along_z)
+    tl.store(rates + modes * system, rate)
+    if WAYS == 3:
+        tl.store(rates + modes * system + 1, rate_z)
+
+
+@triton.jit
+def _each(vector, factors):
+    """Vectors times the first factor along x and y, times the second along z."""
+    xy = tl.load(factors)
+    return vector[0] * xy, vector[1] * xy, vector[2] * tl.load(factors + 1)
 
 
 @kernel
@@ -232,12 +306,13 @@ def _move_kernel(
     atom = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
     valid = atom < atoms
     own = tl.load(system + atom, mask=valid, other=0)
-    u = scaled(load_vectors(velocities, atom, valid), tl.load(factors + 3 * own))
+    u = _each(load_vectors(velocities, atom, valid), factors + 6 * own)
     if OPENS:
-        time = 0.5 * tl.load(timestep) * tl.load(friction + 2 * own + 1)
-        u = added(u, pushes(forces, inverse_masses, atom, valid, time))
-        x = scaled(load_vectors(positions, atom, valid), tl.load(factors + 3 * own + 1))
-        x = added(x, scaled(u, tl.load(factors + 3 * own + 2)))
+        push = pushes(forces, inverse_masses, atom, valid, 0.5 * tl.load(timestep))
+        gain, gain_z = tl.load(friction + 4 * own + 1), tl.load(friction + 4 * own + 3)
+        u = added(u, (gain * push[0], gain * push[1], gain_z * push[2]))
+        x = _each(load_vectors(positions, atom, valid), factors + 6 * own + 2)
+        x = added(x, _each(u, factors + 6 * own + 4))
         store_vectors(positions, atom, valid, x[0], x[1], x[2])
     store_vectors(velocities, atom, valid, u[0], u[1], u[2])
 
@@ -250,7 +325,8 @@ class BarostatKernels:
         state: State,
         schedules: Mapping[str, Tensor],
         chains: tuple[Tensor, Tensor, Tensor],
-        rate: Tensor,
+        rates: Tensor,
+        cell_dof: str,
     ) -> None:
         """Allocates buffers.
 
@@ -259,22 +335,26 @@ class BarostatKernels:
             schedules: (4, S) float64, all parameters of the integrator.
             chains: weights (stages,), positions and velocities (3, 2 S) float64; first those of
                 the atoms of all systems, then those of their cells.
-            rate: (S,) float64, rate of strain in 1/fs.
+            rates: (S, 1 or 2) float64, rates of strain in 1/fs.
+            cell_dof: of `Deformation`, isotropic or semiisotropic.
         """
-        self._state, self._schedules, self._rate = state, schedules, rate
+        self._state, self._schedules, self._rates = state, schedules, rates
+        self._ways = _WAYS[cell_dof]
         self._weights, *self._chains = chains
-        self._friction = state.energy.new_zeros(state.grouping.systems, 2)
-        self._factors = state.energy.new_zeros(state.grouping.systems, 3)
+        self._friction = state.energy.new_zeros(state.grouping.systems, 4)
+        self._factors = state.energy.new_zeros(state.grouping.systems, 3, 2)
         self._now = state.step.new_zeros(())
 
     def half_step_(self, *, opens: bool) -> None:
         """The half before the evaluation, or after it; does not sync."""
         state, schedules, group = self._state, self._schedules, self._state.grouping
         early = launching_ahead(state.device, group.atoms)
-        if opens:
-            parts = kinetic_parts(state, state.velocities)
-        else:
+        if not opens:
             parts = kick_(state, schedules["timestep"], 0.5, self._now, self._friction)
+        elif self._ways == 0:
+            parts = kinetic_parts(state, state.velocities)
+        if self._ways:
+            parts = kinetic_tensor_parts(state)
         names = ("timestep", "temperature", "pressure", "tau", "tau_p")
         with launching_on(state.device):
             _system_kernel[(group.systems,)](
@@ -285,13 +365,14 @@ class BarostatKernels:
                 *(schedules[name] for name in names),
                 self._weights,
                 *self._chains,
-                self._rate,
+                self._rates,
                 self._friction,
                 self._factors,
                 state.step,
                 self._now,
                 group.systems,
                 OPENS=opens,
+                WAYS=self._ways,
                 STAGES=len(self._weights),
                 PARTS=parts.shape[1],
                 num_warps=1,
@@ -312,8 +393,6 @@ class BarostatKernels:
                 **early,
             )
 
-
-_WAYS: Final = {"isotropic": 0, "axes": 1, "full": 2}
 
 _STREAM = tl.constexpr(BAROSTAT)
 
@@ -388,6 +467,14 @@ def _deform_kernel(
         stretch = tl.exp(strain / 3.0)
         none = stretch * 0.0
         f, g, h = (stretch, none, none), (none, stretch, none), (none, none, stretch)
+    elif WAYS >= 3:
+        mobility = mobility / 3.0
+        stretch = tl.exp(strained(mobility, thermal, (xx + yy) * _HALF_ROOT, noise[0]) * _HALF_ROOT)
+        none = stretch * 0.0
+        along = none + 1.0
+        if WAYS == 3:
+            along = tl.exp(strained(mobility, thermal, zz, noise[1]))
+        f, g, h = (stretch, none, none), (none, stretch, none), (none, none, along)
     else:
         mobility = mobility / 3.0
         yz = _work(virial, parts, system, 1, 2, square, PARTS)

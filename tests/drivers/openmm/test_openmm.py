@@ -299,13 +299,38 @@ def barostat_system(temperature: float = 300.0) -> openmm.System:
     return system
 
 
+@pytest.mark.parametrize(
+    ("z", "cell_dof"), [("ZFree", "semiisotropic"), ("ZFixed", "semiisotropic-fixed-z")]
+)
+def test_a_membrane_scales_x_and_y_together(tiny_potential: Path, z: str, cell_dof: str) -> None:
+    kind = openmm.MonteCarloMembraneBarostat
+    system = bare_system()
+    system.addForce(kind(100.0, 0.0, 300.0, kind.XYIsotropic, getattr(kind, z)))
+    made = simulation(tiny_potential, langevin(), system)
+    made.step(5)
+    expected = native(
+        tiny_potential,
+        StochasticCellRescaling(0.5, 300.0, 100.0 * BAR, tau=250.0, cell_dof=cell_dof),
+    )
+    expected.run(5)
+    assert torch.equal(made.engine.state.cell, expected.state.cell)
+    cell = made.engine.state.cell[0]
+    assert cell[0, 0] == cell[1, 1] != EDGE
+    assert (cell[2, 2] == EDGE) == (z == "ZFixed")
+    made.context.setParameter(kind.Pressure(), 200.0)
+    expected.set(pressure=200.0 * BAR)
+    made.step(5)
+    expected.run(5)
+    assert torch.equal(made.engine.state.cell, expected.state.cell)
+
+
 def test_a_barostat_becomes_cell_rescaling(
     tiny_potential: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     made = simulation(tiny_potential, langevin(), barostat_system())
     made.step(10)
-    assert "stochastic cell rescaling at 100 bar" in caplog.text
+    assert "stochastic cell rescaling (isotropic) at 100 bar" in caplog.text
     integrator = StochasticCellRescaling(0.5, 300.0, 100.0 * BAR, tau=250.0)
     expected = native(tiny_potential, integrator)
     expected.run(10)

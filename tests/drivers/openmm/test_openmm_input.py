@@ -64,9 +64,9 @@ def anisotropic() -> openmm.Force:
     return openmm.MonteCarloAnisotropicBarostat(openmm.Vec3(1, 1, 1), 300.0)
 
 
-def membrane() -> openmm.Force:
+def membrane(tension: float = 0.0, xy: str = "XYIsotropic", z: str = "ZFree") -> openmm.Force:
     kind = openmm.MonteCarloMembraneBarostat
-    return kind(1.0, 0.0, 300.0, kind.XYIsotropic, kind.ZFree)
+    return kind(1.0, tension, 300.0, getattr(kind, xy), getattr(kind, z))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,8 @@ def membrane() -> openmm.Force:
         (with_force(openmm.NonbondedForce()), "NonbondedForce"),
         (with_force(openmm.AndersenThermostat(300.0, 1.0)), "AndersenThermostat"),
         (with_force(anisotropic()), "MonteCarloAnisotropicBarostat"),
-        (with_force(membrane()), "MonteCarloMembraneBarostat"),
+        (with_force(membrane(xy="XYAnisotropic")), "scales x and y of a membrane together"),
+        (with_force(membrane(z="ConstantVolume")), "ZFree or ZFixed"),
         (constrained(), "1 constraints, the first between atoms 3 and 4"),
         (with_virtual_site(), "Particles 2 of the System are virtual sites"),
         (bare_system(2), "6 particles, the topology 12 atoms"),
@@ -129,6 +130,12 @@ def test_a_time_step_that_is_set_later_is_judged_at_the_next_step(tiny_potential
     made.integrator.setStepSize(0.5 * unit.femtosecond)
     made.step(1)
     assert made.currentStep == 2
+
+
+def test_a_membrane_without_tension_is_taken(tiny_potential: Path) -> None:
+    made = simulation(tiny_potential, langevin(), with_force(membrane(tension=20.0)))
+    with pytest.raises(InputError, match="a surface tension of 20 bar nm"):
+        made.step(1)
 
 
 def test_a_barostat_needs_friction(tiny_potential: Path) -> None:
