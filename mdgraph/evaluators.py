@@ -69,6 +69,16 @@ class Evaluator(ABC):
         """
         return {}
 
+    def switching(self, state: State) -> Mapping[str, Tensor]:
+        """What logs have of weights that change, (S,) float64 by column; empty if all rest."""
+        return {}
+
+    def begin_step_(self, state: State) -> None:  # noqa: B027
+        """Called before each step of dynamics; static shapes, does not sync."""
+
+    def end_step_(self, state: State) -> None:  # noqa: B027
+        """Called after each step of dynamics; static shapes, does not sync."""
+
     @abstractmethod
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """Writes energies, energy, forces and virial; static shapes, does not sync.
@@ -165,6 +175,23 @@ def _strained(state: State) -> tuple[AbsolutePositions, list[Tensor]]:
 
 
 @dataclass(frozen=True)
+class _Switching:
+    """Weights of T terms that change along the dynamics of one state.
+
+    Attributes:
+        weights: (T, 1) float64, of the present evaluation.
+        change: (T, 1) float64, of the weights in the present step.
+        slopes: (T, S) float64, eV, dU/dw of each term: its energy without a weight.
+        work: (S,) float64, eV, done on the systems by the changes since step 0.
+    """
+
+    weights: Tensor
+    change: Tensor
+    slopes: Tensor
+    work: Tensor
+
+
+@dataclass(frozen=True)
 class _Sums:
     """Sums over the terms of a sum for one state, and the energies (T, S) of the terms, eV."""
 
@@ -173,13 +200,23 @@ class _Sums:
     forces: Tensor
     virial: Tensor
     terms: Tensor
+    switching: _Switching | None
 
     def zero_(self) -> None:
         for total in (self.energies, self.energy, self.forces, self.virial):
             total.zero_()
 
     def add_(self, number: int, weight: float, state: State) -> None:
-        """Adds what a term wrote into the state."""
+        """Adds what a term wrote into the state; a weight that changes is that of the device."""
+        if self.switching is not None:
+            self.switching.slopes[number].copy_(state.energy)
+            now = self.switching.weights[number]
+            self.energies.add_(state.energies * now)
+            self.energy.add_(state.energy * now)
+            self.forces.add_(state.forces * now.to(state.forces.dtype))
+            self.virial.add_(state.virial * now)
+            torch.mul(state.energy, now, out=self.terms[number])
+            return
         self.energies.add_(state.energies, alpha=weight)
         self.energy.add_(state.energy, alpha=weight)
         self.forces.add_(state.forces, alpha=weight)
@@ -198,6 +235,11 @@ class SumEvaluator(Evaluator):
 
     Each term runs in its own fastest form; lists of equal cutoff are shared. All buffers are
     static, so the sum is part of a captured step.
+
+    Weights that change (`SumPotential.ramps`) are numbers of the device, of the step that is being
+    taken: w(m + 1) in the evaluation at x_(m+1). That change does the work
+    sum_k (w_k(m + 1) - w_k(m)) U_k(x_(m+1)), as the step before led to x_(m+1) by w(m); its
+    exponential average is a free energy (DOI 10.1103/PhysRevLett.78.2690).
 
     Attributes:
         potential: the sum.
@@ -244,6 +286,51 @@ class SumEvaluator(Evaluator):
         """See Evaluator."""
         return dict(zip(self.potential.term_names(), self._bind(state).terms, strict=True))
 
+    def switching(self, state: State) -> Mapping[str, Tensor]:
+        """See Evaluator: NAME_weight and dU/dw of terms that change, and the work since step 0."""
+        own = self._bind(state).switching
+        if own is None:
+            return {}
+        names, columns = self.potential.term_names(), {}
+        for number in self.potential.changing:
+            columns[f"{names[number]}_weight"] = own.weights[number].expand_as(own.work)
+            columns[f"{names[number]}_dU_dw_eV"] = own.slopes[number]
+        return columns | {"switching_work_eV": own.work}
+
+    def begin_step_(self, state: State) -> None:
+        """See Evaluator: weights of the step to come."""
+        own, ramps = self._bind(state).switching, self.potential.ramps
+        if own is None or ramps is None:
+            return
+        own.change.copy_(own.weights)
+        progress = ((state.step + 1).double() / ramps.steps).clamp(max=1.0)
+        start, end = self._ends
+        own.weights.copy_(torch.lerp(start, end, progress))
+        torch.sub(own.weights, own.change, out=own.change)
+
+    def end_step_(self, state: State) -> None:
+        """See Evaluator: the work of the step."""
+        own = self._bind(state).switching
+        if own is not None:
+            own.work.add_((own.change * own.slopes).sum(0))
+
+    def tensors(self, state: State) -> dict[str, Tensor]:
+        """See Evaluator."""
+        own = self._bind(state).switching
+        if own is None:
+            return {}
+        return {"weights": own.weights, "slopes": own.slopes, "work": own.work}
+
+    def _switching(self, state: State) -> _Switching | None:
+        """Weights of the start, and no work yet; None if no weight changes."""
+        if self.potential.ramps is None:
+            return None
+        both = torch.tensor([self.potential.weights, self.potential.ramps.ends]).double()
+        self._ends = both[..., None].to(state.device)
+        weights, slopes = self._ends[0].clone(), torch.zeros_like(state.energy)
+        systems = slopes.expand(len(weights), -1).clone()
+        return _Switching(weights, torch.zeros_like(weights), systems, slopes)
+
     def _bind(self, state: State) -> _Sums:
         sums: _Sums | None = state.workspaces.get(self)
         if sums is None:
@@ -253,6 +340,7 @@ class SumEvaluator(Evaluator):
                 torch.zeros_like(state.forces),
                 torch.zeros_like(state.virial),
                 state.energy.new_zeros(len(self.terms), len(state.energy)),
+                self._switching(state),
             )
         return sums
 

@@ -510,16 +510,18 @@ class StepDynamics:
             self.online.record_(number)
 
     def _inner_step_(self, update_: Callable[[], None], number: int | None) -> None:
-        """A step of the integrator with what biases do before and after it.
+        """A step of the integrator with what evaluator and biases do before and after it.
 
         Args:
             update_: brings the forces up to date.
             number: steps done after it; None within a captured step.
         """
-        biases = self.calculation.biases
+        biases, evaluator = self.calculation.biases, self.calculation.evaluator
+        evaluator.begin_step_(self.state)
         if biases is not None:
             biases.begin_step_()
         self.integrator.step_(self.state, update_)
+        evaluator.end_step_(self.state)
         if biases is not None:
             biases.end_step_(number)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -29,6 +30,8 @@ class Thermo:
             potential energy. Empty for other potentials.
         biases: (S,) float64, by name of their columns: values of collective variables in their
             units, then NAME.bias and NAME.work of biases, eV, which the potential energy has.
+        switching: (S,) float64, by name of their columns: weights of terms that change, their
+            dU/dw and the work, eV; see `SumEvaluator`.
     """
 
     step: int
@@ -41,12 +44,14 @@ class Thermo:
     conserved_energy: Tensor
     term_energies: Mapping[str, Tensor]
     biases: Mapping[str, Tensor]
+    switching: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, dynamics: StepDynamics, step: int, time: float, rows: Tensor) -> "Thermo":
         """From the rows that `thermo_rows` gave at a step, on the host."""
         names = [*dynamics.calculation.evaluator.term_energies(dynamics.state)]
         columns = [*_bias_columns(dynamics)]
+        weights = [*dynamics.calculation.evaluator.switching(dynamics.state)]
         potential, kinetic, temperatures, pressures, volumes, conserved, *others = rows
         return cls(
             step,
@@ -57,8 +62,11 @@ class Thermo:
             pressures,
             volumes,
             conserved,
-            dict(zip(names, others[: len(names)], strict=True)),
-            dict(zip(columns, others[len(names) :], strict=True)),
+            *(
+                dict(zip(part, islice(rest, len(part)), strict=True))
+                for rest in [iter(others)]
+                for part in (names, columns, weights)
+            ),
         )
 
 
@@ -69,7 +77,7 @@ def _bias_columns(dynamics: StepDynamics) -> Mapping[str, Tensor]:
 
 
 def thermo_rows(dynamics: StepDynamics) -> Tensor:
-    """Rows (6 + T + B, S) float64 of `Thermo`, with T terms and B columns of biases.
+    """Rows (6 + T + B + W, S) float64 of `Thermo`: T terms, B columns of biases, W of weights.
 
     They are on the device; does not sync.
     """
@@ -87,6 +95,7 @@ def thermo_rows(dynamics: StepDynamics) -> Tensor:
         conserved,
         *dynamics.calculation.evaluator.term_energies(state).values(),
         *_bias_columns(dynamics).values(),
+        *dynamics.calculation.evaluator.switching(state).values(),
     ]
     return torch.stack(values)
 

@@ -104,6 +104,16 @@ def in_bath(biases: Sequence[Any], integrator: Integrator) -> list[Any]:
     return [bias.in_bath(bath.start) if isinstance(bias, Bias) else bias for bias in biases]
 
 
+def _check_weights(potential: Any) -> None:
+    """Raises InputError if weights of terms change, for two time steps and domains."""
+    whole = getattr(potential, "potential", None) or potential
+    if getattr(whole, "ramps", None) is not None:
+        raise InputError(
+            "The weights of its terms change along the run of this potential, which goes neither "
+            "with an inner potential nor with domains; leave these out, or give weights that rest."
+        )
+
+
 CHUNK = {"cpu": 10, "cuda": 128}
 """Steps a chunk: the host checks the run, and an interrupt acts, at the end of each."""
 
@@ -228,6 +238,8 @@ class Simulation(StepDynamics):
             )
         if charge is not None:
             systems = [system.replace(charge=charge) for system in systems]
+        if inner_potential is not None or domains is not None:
+            _check_weights(potential)
         if inner_potential is not None:
             potential = two_potentials(
                 systems,

@@ -5,12 +5,14 @@ the network that was trained on the differences.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 
 import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_validator
 from torch import Tensor, nn
 
+from mdgraph.arguments import real_number, whole_number
 from mdgraph.errors import InputError, UnknownSpeciesError
 from mdgraph.models.architectures import Architecture, KeptNumbers, architecture_named, register
 from mdgraph.models.config import PotentialConfig, Text
@@ -72,17 +74,39 @@ class SumConfig(PotentialConfig):
         return sum(term.potential.fewest_weights for term in self.terms)
 
 
+@dataclass(frozen=True)
+class WeightRamps:
+    """Weights that change linearly along a run, which is not at equilibrium then.
+
+    Attributes:
+        ends: of all terms, weights at the last step of the ramp and from then on; at step 0 they
+            are those of the configuration.
+        steps: length of the ramp.
+    """
+
+    ends: tuple[float, ...]
+    steps: int
+
+
+Weight = float | tuple[float, float]
+"""Of a term: a number, or one at the start and one at the end of a ramp."""
+
+
 class SumPotential(PotentialModule):
     """Energies of atoms, e_i = sum_k w_k e_ik over the terms k.
 
-    Terms whose neighbor lists have the same cutoff share them.
+    Terms whose neighbor lists have the same cutoff share them. Weights may change along the run of
+    a Simulation (`ramps`); files do not hold that, and whatever evaluates the sum alone takes the
+    weights of the start.
 
     Attributes:
         config: see SumConfig.
         terms: the potentials, in the order of the configuration.
+        ramps: how the weights change; None if they rest.
     """
 
     config: SumConfig
+    ramps: WeightRamps | None = None
 
     def __init__(self, config: SumConfig) -> None:
         super().__init__(config)
@@ -94,36 +118,48 @@ class SumPotential(PotentialModule):
     @classmethod
     def of(
         cls,
-        terms: Iterable[tuple[PotentialModule, float]],
+        terms: Iterable[tuple[PotentialModule, Weight]],
         *,
         learned: int | None = None,
         sha256: Iterable[str] = (),
+        ramp_steps: int | None = None,
         **about: Any,
     ) -> Self:
         """The sum of potentials, whose tensors are copied.
 
         Args:
-            terms: potentials, which may be sums, and their weights.
+            terms: potentials, which may be sums, and their weights; two numbers for one that
+                changes from the first to the second along a run.
             learned: see SumConfig.
             sha256: of the files of the terms, in their order.
+            ramp_steps: over which weights of two numbers change.
             about: further fields of the configuration, such as `name`.
 
         Raises:
             UnknownSpeciesError: no element is known to all.
+            InputError: a weight of two numbers without `ramp_steps`, or that is no number.
         """
-        hashes = list(sha256)
+        hashes, ends = list(sha256), list[float]()
         configs: list[SumTerm] = []
         parts: list[PotentialModule] = []
-        for number, (potential, weight) in enumerate(terms):
+        for number, (potential, given) in enumerate(terms):
             digest = hashes[number] if number < len(hashes) else ""
+            weight, last = _start_and_end(given)
             if isinstance(potential, SumPotential):
+                if potential.ramps is not None:
+                    raise InputError(
+                        "A sum whose weights change is no part of another one; give all terms to "
+                        "one sum."
+                    )
                 # A term of a sum keeps the digest of its own file.
                 for inner, part in zip(potential.config.terms, potential.parts, strict=True):
                     configs.append(inner.model_copy(update={"weight": weight * inner.weight}))
                     parts.append(part)
+                    ends.append(last * inner.weight)
             else:
                 configs.append(SumTerm(weight=weight, potential=potential.config, sha256=digest))
                 parts.append(potential)
+                ends.append(last)
         species = set.intersection(*(set(part.species) for part in parts))
         if not species:
             raise UnknownSpeciesError(
@@ -135,6 +171,14 @@ class SumPotential(PotentialModule):
         whole = cls(SumConfig(terms=tuple(configs), learned=learned, **about))
         for own, part in zip(whole.terms, parts, strict=True):
             own.load_state_dict(part.state_dict())
+        if tuple(ends) != whole.weights:
+            steps = 0 if ramp_steps is None else whole_number(ramp_steps, "The ramp", 0)
+            if not steps:
+                raise InputError(
+                    "The weight of a term changes, and nothing says over how many steps; give a "
+                    "number of ramp_steps from 1 on, or a weight that rests."
+                )
+            whole.ramps = WeightRamps(tuple(ends), steps)
         return whole.to(parts[0].device)
 
     @property
@@ -247,18 +291,42 @@ class SumPotential(PotentialModule):
             "cutoff_A": max(self.cutoffs, default=0.0),
             "uses_charge": self.uses_charge,
             "terms": [
-                f"{term.weight:g} times {name}: "
+                f"{self._weight_text(number)} times {name}: "
                 f"{architecture_named(term.potential.architecture).title}, "
                 f"{term.potential.level_of_theory or 'level of theory not stated'}, licence "
                 f"{term.potential.licence or 'not stated'}"
                 + (f", sha256 {term.sha256[:12]}" if term.sha256 else "")
-                for name, term in zip(self.term_names(), self.config.terms, strict=True)
+                for number, (name, term) in enumerate(
+                    zip(self.term_names(), self.config.terms, strict=True)
+                )
             ],
         }
+
+    def _weight_text(self, number: int) -> str:
+        start = self.weights[number]
+        end = start if self.ramps is None else self.ramps.ends[number]
+        return f"{start:g}" if start == end else f"{start:g} to {end:g}"
+
+    @property
+    def changing(self) -> list[int]:
+        """Places of the terms whose weights change."""
+        ends = self.weights if self.ramps is None else self.ramps.ends
+        return [number for number, end in enumerate(ends) if end != self.weights[number]]
 
     def flaw(self) -> str | None:
         """See PotentialModule."""
         return next((flaw for part in self.parts if (flaw := part.flaw()) is not None), None)
+
+
+def _start_and_end(weight: Weight) -> tuple[float, float]:
+    """A weight at the start and at the end of a ramp; raises InputError for no numbers."""
+    both = weight if isinstance(weight, tuple | list) else (weight, weight)
+    if len(both) != 2:
+        raise InputError(
+            f"The weight of a term has {len(both)} numbers; give one, or two for a ramp."
+        )
+    start, end = (real_number(value, "The weight of a term", "1") for value in both)
+    return start, end
 
 
 def _kept(config: SumConfig) -> KeptNumbers:

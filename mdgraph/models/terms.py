@@ -1,7 +1,7 @@
 """Terms that are added to a potential, written as texts such as `0.5*lj:Ar=0.0104/3.4@10`.
 
 A text is [WEIGHT*]WORD[:ARGUMENTS][@CUTOFF], with the cutoff in A. The word names an architecture,
-whose module says what the arguments are.
+whose module says what the arguments are. A weight such as 0:1 goes from 0 to 1 along a run.
 """
 
 import logging
@@ -15,13 +15,13 @@ from pydantic import ValidationError
 from mdgraph.errors import InputError, name_some, printable, similar_names
 from mdgraph.models.architectures import ARCHITECTURES
 from mdgraph.models.potential import PotentialModule
-from mdgraph.models.sum import SumPotential
+from mdgraph.models.sum import SumPotential, Weight
 from mdgraph.units import NUMBERS, SYMBOLS
 
 logger = logging.getLogger(__name__)
 
 _TEXT: Final = re.compile(
-    r"(?:(?P<weight>[^*:@]+)\*)?(?P<word>[\w-]+)(?::(?P<arguments>[^@]*))?(?:@(?P<cutoff>.*))?",
+    r"(?:(?P<weight>[^*:@]+)(?::(?P<last>[^*:@]+))?\*)?(?P<word>[\w-]+)(?::(?P<arguments>[^@]*))?(?:@(?P<cutoff>.*))?",
     re.DOTALL,
 )
 
@@ -29,8 +29,8 @@ EVERY_ELEMENT: Final = tuple(range(1, len(SYMBOLS)))
 """Species of terms that know every element."""
 
 
-def term(text: str) -> tuple[PotentialModule, float]:
-    """The potential and the weight that a text names.
+def term(text: str) -> tuple[PotentialModule, Weight]:
+    """The potential and the weight that a text names, or the two weights of a ramp.
 
     Args:
         text: see above.
@@ -47,7 +47,11 @@ def term(text: str) -> tuple[PotentialModule, float]:
         raise InputError(f"There is no term '{printable(text, 100)}'; {advice}")
     architecture = ARCHITECTURES[match["word"]]
     assert architecture.parse is not None
-    weight = 1.0 if match["weight"] is None else number(match["weight"], "the weight", text)
+    weight: Weight = 1.0
+    if match["weight"] is not None:
+        weight = number(match["weight"], "the weight", text)
+    if match["last"] is not None:
+        weight = number(match["weight"], "the weight", text), number(match["last"], "it", text)
     cutoff = None
     if match["cutoff"] is not None:
         cutoff = number(match["cutoff"], "the cutoff", text)
@@ -64,7 +68,11 @@ def term(text: str) -> tuple[PotentialModule, float]:
 
 
 def with_terms(
-    potential: PotentialModule, terms: str | Sequence[str], *, force: bool = False
+    potential: PotentialModule,
+    terms: str | Sequence[str],
+    *,
+    force: bool = False,
+    ramp_steps: int | None = None,
 ) -> PotentialModule:
     """The sum of a potential and terms; the potential itself where there are none.
 
@@ -73,9 +81,11 @@ def with_terms(
         terms: a text as of `term`, or several.
         force: whether to add a dispersion to what has one already, or is of another functional
             or of none that is stated; that is logged.
+        ramp_steps: over which weights such as 0:1 change along a run of a Simulation.
 
     Raises:
-        InputError: a text that is no term, or a term that does not suit the potential.
+        InputError: a text that is no term, a term that does not suit the potential, or a weight
+            that changes without `ramp_steps`.
     """
     texts = term_texts(terms)
     if not texts:
@@ -85,7 +95,13 @@ def with_terms(
             f"Terms cannot be added to {type(potential).__name__}; load the potential first."
         )
     parts = [term(text) for text in texts]
-    whole: list[tuple[PotentialModule, float]] = [(potential, 1.0)]
+    for text, (_, weight) in zip(texts, parts, strict=True):
+        if isinstance(weight, tuple) and ramp_steps is None:
+            raise InputError(
+                f"The weight of the term '{printable(text, 100)}' changes along a run of dynamics, "
+                "and this is none; give one number."
+            )
+    whole: list[tuple[PotentialModule, Weight]] = [(potential, 1.0)]
     for part, weight in parts:
         for other, _ in whole:
             reason = part.objection(other)
@@ -102,6 +118,7 @@ def with_terms(
     return SumPotential.of(
         whole,
         learned=learned,
+        ramp_steps=ramp_steps,
         name=" + ".join([config.name or "potential", *texts]),
         level_of_theory=" + ".join(filter(None, [config.level_of_theory, *dispersions])),
         licence=config.licence,

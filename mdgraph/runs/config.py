@@ -12,6 +12,7 @@ from mdgraph.runs.biased.config import Biases, Variables, are_windows, check_def
 from mdgraph.runs.config_fields import (
     DEFAULT_ENSEMBLE,
     MOST_STEPS,
+    WEIGHT_RAMP,
     AtomicStep,
     Atoms,
     Charge,
@@ -132,7 +133,8 @@ class Configuration(FrozenConfig):
     """Range of a potential's Coulomb energy, or all-pairs; without it, the potential's own."""
     terms: Annotated[Terms | None, Group.POTENTIAL] = None
     """Terms to add to the potential, such as d3bj:pbe, lj:Ar=0.0104/3.4@10, morse, zbl@3, bonds,
-    field or walls; 0.5*TERM weighs one. docs/terms.md has them all."""
+    field or walls; 0.5*TERM weighs one, and 0:1*TERM switches it on along a run of md.
+    docs/terms.md has them all."""
     force: Annotated[bool, Group.POTENTIAL] = False
     """Add a dispersion even to a potential that has one, or is of another functional."""
     charge: Annotated[Charge | None, Group.STRUCTURE] = None
@@ -431,6 +433,26 @@ class MDConfig(CommitteeConfig, RunConfig):
         return self
 
     @model_validator(mode="after")
+    def _weights_change_alone(self) -> Self:
+        others = {
+            "an inner potential": self.inner_potential,
+            "domains": self.domains,
+            "exchange": self.exchange,
+        }
+        wrong = next((name for name, value in others.items() if value is not None), None)
+        if self.switches and wrong is not None:
+            raise ValueError(
+                f"the weight of a term changes along the run, which does not go with {wrong}; "
+                "leave one of them out"
+            )
+        return self
+
+    @property
+    def switches(self) -> bool:
+        """Whether weights of terms change along the run, which is not at equilibrium then."""
+        return any(WEIGHT_RAMP.fullmatch(text) for text in self.terms or ())
+
+    @model_validator(mode="after")
     def _domains_are_of_one_system(self) -> Self:
         if self.domains is not None and (self.replicas is not None or self.every_frame):
             raise ValueError("domains divide one system; leave them out, or the replicas")
@@ -539,13 +561,14 @@ class MDConfig(CommitteeConfig, RunConfig):
 
     @property
     def ramped(self) -> bool:
-        """Whether temperature or pressure change."""
+        """Whether temperature, pressure or weights of terms change."""
         numbers = [
             self.ensemble_options[option.name]
             for option in ENSEMBLES[self.ensemble].options
             if option.ramps
         ]
-        return any(isinstance(value, str) for value in [self.temperature_K, *numbers])
+        changing = any(isinstance(value, str) for value in [self.temperature_K, *numbers])
+        return changing or self.switches
 
     @classmethod
     def current_names(cls, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from mdgraph.ensembles import (
     checked_coupling,
     named_ensemble,
 )
-from mdgraph.errors import InputError, similar_names
+from mdgraph.errors import InputError, printable, similar_names
 from mdgraph.shipped import FILE_NAME
 
 DEFAULT_ENSEMBLE: Final = "nvt-langevin"
@@ -332,9 +332,33 @@ def _check_selection(text: str) -> str:
     return text
 
 
+WEIGHT_RAMP: Final = re.compile(r"[^*:@]+:[^*:@]+\*.*", re.DOTALL)
+"""A term whose weight changes, such as `0:1*zbl@3`."""
+
+
+def _term_text(value: Any) -> Any:
+    """A term of a mapping with its weight, as a text."""
+    if not isinstance(value, Mapping):
+        return value
+    if set(value) - {"term", "weight"} or not isinstance(value.get("term"), str):
+        raise ValueError("a term is a text, or has the keys term and weight")
+    weight = value.get("weight", 1)
+    numbers = list(weight) if isinstance(weight, list | tuple) else [weight]
+    known = all(isinstance(one, int | float) and not isinstance(one, bool) for one in numbers)
+    if not 1 <= len(numbers) <= 2 or not known:
+        raise ValueError(
+            f"the weight of {printable(value['term'], 60)} should be a number, or two for a ramp"
+        )
+    if "*" in value["term"]:
+        raise ValueError(f"{printable(value['term'], 60)} has a weight twice; give it once")
+    return f"{':'.join(map(str, numbers))}*{value['term'].strip()}"
+
+
 def _terms(value: Any) -> tuple[str, ...]:
     """Texts of terms, each once; raises ValueError for other values."""
-    texts = [value] if isinstance(value, str) else value
+    texts = [value] if isinstance(value, str | Mapping) else value
+    if isinstance(texts, list | tuple):
+        texts = [_term_text(text) for text in texts]
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise ValueError("it should be a term such as lj:Ar=0.0104/3.4@10, or a list of such")
     texts = tuple(text.strip() for text in texts)
@@ -437,7 +461,7 @@ Committee = Annotated[
 Terms = Annotated[
     tuple[str, ...],
     Field(min_length=1, max_length=15),
-    BeforeValidator(_terms, json_schema_input_type=str | list[str]),
+    BeforeValidator(_terms, json_schema_input_type=str | list[str | dict[str, Any]]),
 ]
 """Texts of `mdgraph.models.terms`."""
 Devices = Annotated[str, BeforeValidator(_devices, json_schema_input_type=str | list[str])]

@@ -174,8 +174,8 @@ class RunDirectory:
                     f"{FORMAT}; resume with the version that wrote it."
                 )
             parts = {key: dict(record[key]) for key in _PARTS}
-            if "given" in record:  # earlier releases did not write it
-                parts["given"] = dict(record["given"])
+            # Earlier releases did not write the first; runs at equilibrium do not have the other.
+            parts |= {key: dict(record[key]) for key in ("given", "switching") if key in record}
             _check_structure(parts["structure"])
             str(parts["potential"]["sha256"]), parts["environment"]["gpu"]
             parts["chosen"]["captured_as_cuda_graph"]

@@ -72,6 +72,8 @@ from mdgraph.runs.summary import (
     say_plans,
     say_pressure,
     say_resonance,
+    say_switching,
+    switching,
 )
 from mdgraph.runs.uncertainty import UncertaintyReporter
 from mdgraph.signals import (
@@ -326,6 +328,7 @@ def advance(
             checkpoint.report(simulation)
             domain_reporter.summarize()
             observed.write()
+            _record_work(simulation, folder)
     elapsed = time.perf_counter() - start_time
     steps = simulation.step - first
     converged = convergence.converged()
@@ -434,6 +437,8 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
         "given": recorded_options(configuration, resolved_configuration),
         **description(simulation, systems, source, resolved_configuration.has_replicas, selections),
     }
+    if (about := switching(source)) is not None:
+        record["switching"] = about
     run = _with_frame_atoms(replace(run, configuration=resolved_configuration), selections)
 
     def fill(folder: RunDirectory) -> None:
@@ -445,10 +450,20 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
     with directory.new_run(run.folder.path, fill):
         logger.info("Degrees of freedom: %s.", simulation.degrees_text)
         say_isolated(simulation)
+        say_switching(source)
         say_cooling(resolved_configuration, own, simulation)
         say_pressure(resolved_configuration, simulation)
         deadline = _deadline(configuration, began)
         return advance(simulation, own, run, source, uncertainty, deadline)
+
+
+def _record_work(simulation: Simulation, folder: RunDirectory) -> None:
+    """Writes the work of weights that change into run.json, if any do; raises FileError."""
+    work = simulation.observables().switching.get("switching_work_eV")
+    if work is not None:
+        record = folder.read_record()
+        done = {"step": simulation.step, "work_eV": work.tolist()}
+        folder.write_record(record | {"switching": {**record["switching"], **done}})
 
 
 def _with_frame_atoms(run: Run, selections: Mapping[str, Sequence[Sequence[int]]]) -> Run:

@@ -111,7 +111,11 @@ def read_potential(configuration: Configuration) -> Source:
     potential = source.potential
     if terms and not potential.config.name:
         potential.config = potential.config.model_copy(update={"name": source.name})
-    return replace(source, potential=with_terms(potential, terms, force=configuration.force))
+    steps = None
+    if isinstance(configuration, MDConfig):
+        steps = configuration.ramp_steps or max(configuration.total_steps, 1)
+    whole = with_terms(potential, terms, force=configuration.force, ramp_steps=steps)
+    return replace(source, potential=whole)
 
 
 def _loaded(potential: str, layout: Layout = "auto") -> Source:

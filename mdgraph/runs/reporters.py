@@ -134,7 +134,8 @@ def contents_of(configuration: RunConfig) -> FrameContents:
 def log_columns(simulation: Simulation, thermo: Thermo, system: int) -> tuple[str, ...]:
     """Columns of the log of a system.
 
-    Some need a cell, a conserved energy, two potentials, terms of a sum or biases.
+    Some need a cell, a conserved energy, two potentials, terms of a sum, weights that change or
+    biases.
     """
     columns = list(LOG_COLUMNS)
     state = simulation.state
@@ -144,7 +145,8 @@ def log_columns(simulation: Simulation, thermo: Thermo, system: int) -> tuple[st
         columns.append("conserved_energy_eV")
     if simulation.together > 1:
         columns.append("outer_step_fs")
-    return (*columns, *map(_term_column, thermo.term_energies), *_bias_energies(thermo))
+    columns += [*map(_term_column, thermo.term_energies), *map(_plain, thermo.switching)]
+    return (*columns, *_bias_energies(thermo))
 
 
 def _bias_energies(thermo: Thermo) -> dict[str, torch.Tensor]:
@@ -158,7 +160,12 @@ def _bias_energies(thermo: Thermo) -> dict[str, torch.Tensor]:
 
 def _term_column(name: str) -> str:
     """The column of the energy of a term of a sum."""
-    return f"{re.sub('[^A-Za-z0-9_.+-]+', '_', name)}_energy_eV"
+    return f"{_plain(name)}_energy_eV"
+
+
+def _plain(name: str) -> str:
+    """A name without what would be odd in a column."""
+    return re.sub("[^A-Za-z0-9_.+-]+", "_", name)
 
 
 class LogRecorder:
@@ -202,6 +209,7 @@ class LogRecorder:
                 _term_column(name): float(energies[number])
                 for name, energies in thermo.term_energies.items()
             },
+            **{_plain(name): float(values[number]) for name, values in thermo.switching.items()},
             **{name: float(values[number]) for name, values in _bias_energies(thermo).items()},
         }
 

@@ -19,7 +19,7 @@ from mdgraph.engine.checks import check_duplicates, check_lengths
 from mdgraph.engine.replicas import ExchangeRecord
 from mdgraph.engine.resonance import force_difference, worth_measuring
 from mdgraph.ensembles import ENSEMBLES
-from mdgraph.errors import SimulationError
+from mdgraph.errors import SimulationError, name_some
 from mdgraph.fused.evaluator import compiles_kernels, is_fused
 from mdgraph.fused.verification import check_memory
 from mdgraph.host_memory import check_fits
@@ -28,7 +28,7 @@ from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
 from mdgraph.io.trajectories import TrajectoryReader
 from mdgraph.memory import Workload, available_memory, run_memory
-from mdgraph.models import TensorNetConfig
+from mdgraph.models import SumPotential, TensorNetConfig
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.list import default_skin
 from mdgraph.precision import precision_named
@@ -195,6 +195,33 @@ def say_isolated(simulation: Simulation) -> None:
         logger.warning(
             "No atom has another one within the cutoff of %g A; check that lengths are in A",
             max(neighbors.cutoff for neighbors in lists),
+        )
+
+
+def switching(source: Source) -> dict[str, Any] | None:
+    """What run.json says of weights that change; None where all rest."""
+    whole = source.potential
+    if not isinstance(whole, SumPotential) or whole.ramps is None:
+        return None
+    names = whole.term_names()
+    terms = [
+        {"term": names[number], "weight": [whole.weights[number], whole.ramps.ends[number]]}
+        for number in whole.changing
+    ]
+    return {"equilibrium": False, "steps": whole.ramps.steps, "terms": terms}
+
+
+def say_switching(source: Source) -> None:
+    """Logs that a run whose weights change is not at equilibrium."""
+    about = switching(source)
+    if about is not None:
+        texts = [
+            "{} from {:g} to {:g}".format(one["term"], *one["weight"]) for one in about["terms"]
+        ]
+        logger.warning(
+            "Weights change in %s steps (%s): until then the run is not at equilibrium. Its work "
+            "is switching_work_eV in log.csv.",
+            *(f"{about['steps']:,}", name_some(texts)),
         )
 
 
@@ -381,7 +408,7 @@ def _title(configuration: MDConfig, source: Source) -> str:
 
 def _conditions(configuration: MDConfig) -> str:
     if not ENSEMBLES[configuration.ensemble].bath:
-        return "at constant energy"
+        return "at constant energy" if not configuration.switches else "without a bath"
 
     def words(value: float | str, unit: str) -> str:
         start, end = ends(value)
@@ -395,7 +422,7 @@ def _conditions(configuration: MDConfig) -> str:
     pressure = configuration.ensemble_options.get("pressure_bar")
     if pressure is not None:
         text += f" and {words(pressure, 'bar')}"
-    return text
+    return text + ", not at equilibrium" * configuration.switches
 
 
 def _distribution(

@@ -1,6 +1,7 @@
 """`--add` and `terms:` of commands, and what is refused before anything is written."""
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,61 @@ def test_a_bad_term_is_refused_before_anything_is_written(
     for command in ("md", "eval", "minimise"):
         assert sentence in run(command, "start.extxyz", *BASE, *words)
         assert sorted(folder.iterdir()) == before
+
+
+def test_a_term_is_switched_on_and_the_run_says_so(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a mapping in YAML; work is in the log and run.json, and a resumed run goes on with it."""
+    (folder / "run.yaml").write_text(
+        "terms: [{term: zbl@2, weight: [0, 2]}, 'bonds:0-1=2/1.1']\n"
+        "log_interval: 5\ntrajectory_interval: 5\nramp_steps: 10\ntimestep_fs: 0.1\n"
+    )
+    with caplog.at_level("WARNING"):
+        run("md", "start.extxyz", *BASE, "--config", "run.yaml", "--steps", "20", "--out", "one")
+    said = "change in 10 steps (zbl@2 from 0 to 2): until then the run is not at equilibrium"
+    assert said in caplog.text
+    run("md", "start.extxyz", *BASE, "--config", "run.yaml", "--steps", "7", "--out", "two")
+    run("md", "--resume", "--out", "two", "--steps", "20")
+    rows, again = (
+        list(csv.DictReader((folder / name / "log.csv").read_text().splitlines()))
+        for name in ("one", "two")
+    )
+    names = ("zbl_2_weight", "zbl_2_dU_dw_eV", "switching_work_eV")
+    assert [float(row[names[0]]) for row in rows] == [0.0, 1.0, 2.0, 2.0, 2.0]
+    work = [float(row[names[2]]) for row in rows]
+    assert work[0] == 0.0
+    assert 0.0 < work[1] < work[2] == work[3]
+    for row in rows:
+        weighted = float(row[names[0]]) * float(row[names[1]])
+        assert float(row["zbl_2_energy_eV"]) == pytest.approx(weighted, rel=1e-9, abs=1e-12)
+    for name in (*names, "potential_energy_eV"):
+        assert [row[name] for row in rows] == [row[name] for row in again]
+    record = json.loads((folder / "one" / "run.json").read_text())
+    assert record["switching"] == {
+        "equilibrium": False,
+        "steps": 10,
+        "terms": [{"term": "zbl@2", "weight": [0.0, 2.0]}],
+        "step": 20,
+        "work_eV": [pytest.approx(work[-1], rel=1e-9)],
+    }
+    assert record["configuration"]["terms"] == ["0:2*zbl@2", "bonds:0-1=2/1.1"]
+    run("analyse", "one", "--out", "page")
+    assert "(zbl@2) until 0.001 ps, so that nothing is at equilibrium before" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["eval", "start.extxyz", "--add", "0:1*zbl@2"], "changes along a run of dynamics"),
+        (["md", "start.extxyz", "--add", "0:1*zbl@2", "--domains", "2"], "go with domains"),
+        (["md", "start.extxyz", "--add", "0:x*zbl@2"], "it is 'x'"),
+        (["md", "start.extxyz", "--ramp-steps", "5"], "ramp-steps needs a ramp"),
+    ],
+)
+def test_weights_that_cannot_change_are_refused(
+    folder: Path, words: list[str], sentence: str
+) -> None:
+    before = sorted(folder.iterdir())
+    assert sentence in run(*words, "--potential", "base.safetensors")
+    assert sorted(folder.iterdir()) == before

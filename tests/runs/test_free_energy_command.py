@@ -345,6 +345,15 @@ def test_windows_may_lie_below_a_folder_with_the_name_of_a_replica(tmp_path: Pat
     assert [one.static[0].centre[0] for one in runs] == pytest.approx(centres)
 
 
+def test_weights_that_changed_are_told(tmp_path: Path) -> None:
+    run = unbiased(tmp_path / "run", timestep_fs=0.5)
+    about = json.loads((run / "run.json").read_text())
+    about["switching"] = {"steps": 4000, "terms": [{"term": "zbl@3", "weight": [0.0, 1.0]}]}
+    (run / "run.json").write_text(json.dumps(about))
+    (sentence,) = read_biased_runs([run], None).warnings
+    assert "changes weights of terms (zbl@3) until 2 ps" in sentence
+
+
 def test_masses_of_hydrogens_that_move_centres_are_told(tmp_path: Path) -> None:
     def warnings(name: str, **definition: Any) -> list[str]:
         variables = VARIABLES | {"d": {"kind": "distance"} | definition}

@@ -17,6 +17,7 @@ from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.io.files import disk_failures
 from mdgraph.io.log import read_log
 from mdgraph.io.plumed import PlumedTable, read_plumed
+from mdgraph.runs.analyse.output import switching_warning
 from mdgraph.runs.folder import RunDirectory
 from mdgraph.runs.replicas import exchange_numbers, ladder_temperatures
 from mdgraph.units import KILOJOULE_PER_MOLE
@@ -208,6 +209,7 @@ class _Reader:
         self._hills: dict[tuple[Path, ...], HillSum] = {}
         self._units: dict[str, str] = {}
         self._exchanges: dict[Path, dict[str, Any]] = {}
+        self._switching: dict[Path, str] = {}
 
     def result(self) -> BiasedRuns:
         temperatures = {run.name: run.temperature for run in self._runs}
@@ -221,7 +223,7 @@ class _Reader:
         temperature = next(iter(temperatures.values()), self._given)
         if temperature is None:
             raise InputError("HILLS alone tell no temperature; give it with --temperature-K.")
-        warnings = _check_definitions(self._runs)
+        warnings = [*self._switching.values(), *_check_definitions(self._runs)]
         hills = list(self._hills.values())
         exchanges = list(self._exchanges.values())
         return BiasedRuns(self._runs, hills, temperature, warnings, self._units, exchanges)
@@ -294,6 +296,9 @@ class _Reader:
         number = next((int(part[8:]) for part in below if re.fullmatch(r"replica-\d+", part)), 0)
         temperature = self._temperature(folder, configuration, number)
         self._add_exchanges(folder, configuration)
+        sentence = switching_warning(folder, RunDirectory(folder).read_record())
+        if sentence is not None:
+            self._switching[folder] = sentence
         units = {
             name: _unit(name, configuration.get("variables") or {})
             for name in configuration.get("variables") or {}

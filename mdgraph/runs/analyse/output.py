@@ -3,11 +3,12 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from mdgraph.errors import FileError
+from mdgraph.errors import FileError, name_some
 from mdgraph.io.files import disk_failures, sync_file
 
 
@@ -38,6 +39,23 @@ def refuse_folder(out: Path, results: str, *, overwrite: bool) -> None:
             f"{out} holds an analysis already; replace it with --overwrite, or give another folder "
             "with --out."
         )
+
+
+def switching_warning(folder: Path, record: Mapping[str, Any]) -> str | None:
+    """A sentence about a run whose weights of terms change; None for others.
+
+    Args:
+        folder: of the run.
+        record: what its run.json holds.
+    """
+    about = record.get("switching")
+    if not about:
+        return None
+    end = 1e-3 * about["steps"] * record["configuration"]["timestep_fs"]
+    return (
+        f"{folder} changes weights of terms ({name_some([one['term'] for one in about['terms']])}) "
+        f"until {end:.6g} ps, so that nothing is at equilibrium before; leave that part out."
+    )
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from mdgraph.engine.observables.base import finite_or_null
 from mdgraph.errors import FileError, InputError, printable, similar_names
 from mdgraph.io.conversion import JoinedTrajectory, frames_between
 from mdgraph.io.trajectories import Frame
-from mdgraph.runs.analyse.output import new_results, refuse_folder
+from mdgraph.runs.analyse.output import new_results, refuse_folder, switching_warning
 from mdgraph.runs.analyse.quantities import (
     FEWEST_INDEPENDENT,
     QUANTITIES,
@@ -168,6 +168,8 @@ def _source(trajectory: JoinedTrajectory, frames: range, options: AnalysisOption
             timestep = time / interval
     record = _record_of(trajectory.path)
     configuration = record.get("configuration", {})
+    if (sentence := switching_warning(trajectory.path.parent, record)) is not None:
+        logger.warning("%s", sentence)
     return FrameSource(
         system=system,
         start=start,
