@@ -56,6 +56,9 @@ _SCRIPTS: Final = (
     "08_export_torchforce.py",
     "09_own_ensemble.py",
     "10_metadynamics.py",
+    "11_umbrella_sampling.py",
+    "12_steered_torsion.py",
+    "13_dispersion_and_wall.py",
     "observe_water.py",
     "run_md.py",
 )

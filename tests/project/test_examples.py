@@ -132,6 +132,34 @@ def test_walkers_fill_a_torsion_with_hills(python: Python, tmp_path: Path) -> No
     assert (tmp_path / "torsion.png").stat().st_size > 1000
 
 
+def test_windows_are_joined_to_a_free_energy(python: Python, tmp_path: Path) -> None:
+    script = EXAMPLES / "11_umbrella_sampling.py"
+    few = ["--windows", 3, "--first", -75, "--last", -45, "--steps", 60, "--every", 2]
+    printed = python(script, *few, "--exchange", 10)
+    assert printed.startswith("72 samples in 3 windows; exchanges: ")
+    assert (tmp_path / "umbrellas.png").stat().st_size > 1000
+
+
+def test_pulling_a_torsion_takes_work(python: Python, tmp_path: Path) -> None:
+    script = EXAMPLES / "12_steered_torsion.py"
+    printed = python(script, "--molecules", 2, "--steps", 160, "--settle", 20)
+    mean = re.search(r"mean work: (-?\d+) \+- \d+ meV", printed)
+    free_energy = re.search(r"exponential mean: (-?\d+) meV", printed)
+    assert mean
+    assert free_energy
+    assert int(free_energy[1]) <= int(mean[1]) + 1
+    assert (tmp_path / "work.png").stat().st_size > 1000
+
+
+def test_dispersion_and_a_wall_are_terms(python: Python, tmp_path: Path) -> None:
+    printed = python(EXAMPLES / "13_dispersion_and_wall.py", "--steps", 20, "--every", 5)
+    dispersion = re.search(r"d3bj:pbe@12: (\S+) eV", printed)
+    assert dispersion
+    assert -0.5 < float(dispersion[1]) < -0.02
+    assert "eV of work have switched the wall on" in printed
+    assert (tmp_path / "terms.png").stat().st_size > 1000
+
+
 def test_an_ensemble_of_ones_own(python: Python, tmp_path: Path) -> None:
     script = EXAMPLES / "09_own_ensemble.py"
     kelvin = re.search(r"20.0 fs, (\d+) K", python(script, "--steps", 40))
