@@ -105,6 +105,18 @@ def test_replicas_build_lists_when_they_are_due(monkeypatch: pytest.MonkeyPatch)
     assert 3.0 < intervals[0.6] < 20.0
 
 
+def test_metadynamics_of_both_programs_errs_alike(printed: Callable[..., str]) -> None:
+    """Hills too few to fill anything, which differ from the exact answer by the same."""
+    lines = printed("metadynamics", "openmm", "--quick", "--json").splitlines()
+    own, theirs = map(json.loads, lines)
+    assert (own["who"], theirs["who"]) == ("mdgraph", "OpenMM")
+    assert own["error_kT"] == pytest.approx(theirs["error_kT"], rel=0.02)
+    text = printed("metadynamics", "walkers", "--quick", "--walkers", 1, 4, "--target", 5)
+    rows = [line.split() for line in text.splitlines()[2:4]]
+    assert [row[:2] for row in rows] == [["mdgraph", "1"], ["mdgraph", "4"]]
+    assert "4 walkers take" in text
+
+
 def test_openmm_overhead_prints_a_table(run: Run) -> None:
     sizes = ["--atoms", 24, "--channels", 8, "--steps", 10]
     for _ in range(3):  # what else the machine does can turn two medians round

@@ -1,0 +1,338 @@
+"""Errors of the free energies of metadynamics: of many walkers, and beside OpenMM's own.
+
+    python benchmarks/metadynamics.py walkers [--walkers 1 64] [--repeats 5] [--device cuda]
+    python benchmarks/metadynamics.py openmm [--repeats 3] [--molecule] [--quick]
+
+`walkers`: a particle in a double well of 5 kT, whose free energy is known. Runs go on until the
+RMS error of the sum of hills, where F is below 8 kT, is under the target and stays there in the
+next look, or until their number of hills; the same number for one walker as for many. What is
+shown is the number of hills and the wall time until then, without the first steps, which compile
+and capture.
+
+`openmm`: the same well by OpenMM's `app.Metadynamics` on its Reference platform with as many hills
+of equal numbers, both against the exact answer. With `--molecule` both fill the torsion of ethanol,
+OpenMM through openmm-ml with the forces of mdgraph, and each is compared with the other.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cases import Table, conditions, device_argument, print_heading, print_row, run_script
+from numpy.typing import NDArray
+
+from mdgraph.biases import Dihedral, Metadynamics, Position
+from mdgraph.engine import LangevinMiddle, Simulation
+from mdgraph.evaluators import Evaluator
+from mdgraph.io.structures import read_system
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
+from mdgraph.system import System
+from mdgraph.units import BOLTZMANN, KILOJOULE_PER_MOLE
+
+Array = NDArray[np.float64]
+
+KELVIN = 300.0
+KT = BOLTZMANN * KELVIN
+STIFFNESS = 0.2
+HIGHEST = 8.0
+"""kT, up to which free energies are compared."""
+ETHANOL = Path(__file__).resolve().parent.parent / "potentials" / "ethanol-pbe" / "start.extxyz"
+
+TABLE = Table(
+    (
+        ("who", "who", ""),
+        ("walkers", "walkers", ""),
+        ("seed", "seed", ""),
+        ("hills", "hills", ",.0f"),
+        ("steps", "steps", ",.0f"),
+        ("seconds", "seconds", ".2f"),
+        ("RMS error kT", "error_kT", ".3f"),
+    ),
+    width=15,
+)
+
+
+class Wells(Evaluator):
+    """One particle a system, U = h (x^2 - 1)^2 + k/2 (y^2 + z^2)."""
+
+    cutoffs: tuple[float, ...] = ()
+
+    def __init__(self, barrier: float) -> None:
+        self._barrier = barrier
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        x, y, z = state.positions.unbind(-1)
+        slope = 4.0 * self._barrier * x * (x**2 - 1.0)
+        state.forces.copy_(-torch.stack([slope, STIFFNESS * y, STIFFNESS * z], -1))
+        across = 0.5 * STIFFNESS * (y**2 + z**2)
+        state.energies.copy_(self._barrier * (x**2 - 1.0) ** 2 + across)
+        state.energy.copy_(state.grouping.sum(state.energies))
+        state.virial.zero_()
+
+
+def rms_error(values: Array, exact: Array) -> float:
+    """RMS difference in kT of two free energies, but for a constant, where the second is low."""
+    low = exact - exact.min() < HIGHEST
+    return float((values - exact)[low].std())
+
+
+def hills_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What both programs know of hills on x."""
+    return {
+        "sigma": 0.1,
+        "height": options.height * KT,
+        "every": options.every,
+        "bias_factor": 8.0,
+        "minimum": -2.5,
+        "maximum": 2.5,
+    }
+
+
+def well_of(options: argparse.Namespace, walkers: int, seed: int) -> Simulation:
+    """Walkers that share their hills on x, half of them in each well."""
+    systems = [
+        System(numbers=[18], positions=[[(-1.0) ** number, 0, 0]], masses=[1.0])
+        for number in range(walkers)
+    ]
+    return Simulation(
+        systems,
+        Wells(options.barrier * KT),
+        LangevinMiddle(5.0, KELVIN, friction=5.0),
+        device=options.device,
+        check=False,
+        seed=seed,
+        variables={"x": Position(0, "x")},
+        biases=[Metadynamics("x", shared=True, **hills_of(options))],
+    )
+
+
+def profile_of(simulation: Simulation) -> tuple[Array, Array]:
+    """The variable, and the free energy by the sum of hills in kT; syncs."""
+    biases = simulation.calculation.biases
+    assert biases is not None
+    hills = biases.metadynamics()["metadynamics"]
+    return hills.grid.axis(0), -hills.factor * hills.potential()[0] / KT
+
+
+def until_good(options: argparse.Namespace, walkers: int, seed: int) -> dict[str, Any]:
+    """A run up to the target, or up to all hills."""
+    warm = well_of(options, walkers, seed)
+    warm.run(options.every * 20)  # compiles, captures and tunes
+    simulation = well_of(options, walkers, seed)
+    simulation.run(0)
+    looks = max(options.every, options.hills * options.every // walkers // options.looks)
+    looks = -(-looks // options.every) * options.every
+    last = options.hills * options.every // walkers
+    good: tuple[int, float] | None = None
+    seconds, error = 0.0, float("nan")
+    while simulation.step < last:
+        begin = time.perf_counter()
+        simulation.run(min(looks, last - simulation.step))
+        seconds += time.perf_counter() - begin
+        x, values = profile_of(simulation)
+        error = rms_error(values, options.barrier * (x**2 - 1.0) ** 2)
+        if error > options.target:
+            good = None
+        elif good is None:
+            good = simulation.step, seconds
+        else:
+            break
+    steps, taken = (simulation.step, seconds) if good is None else good
+    return {
+        "who": "mdgraph" if good else "mdgraph, not there",
+        "walkers": str(walkers),
+        "seed": str(seed),
+        "hills": walkers * (steps // options.every),
+        "steps": steps,
+        "seconds": taken,
+        "error_kT": error,
+        "reached": good is not None,
+    }
+
+
+def compare_walkers(options: argparse.Namespace, show: Callable[[dict[str, Any]], None]) -> None:
+    """Rows of all runs, and a sentence with the ratios of their medians."""
+    medians: dict[int, float] = {}
+    for walkers in options.walkers:
+        rows = [until_good(options, walkers, seed) for seed in range(options.repeats)]
+        for row in rows:
+            show(row)
+        if all(row["reached"] for row in rows):
+            medians[walkers] = statistics.median(row["seconds"] for row in rows)
+    if options.json:
+        return
+    first, *others = options.walkers
+    for walkers in others:
+        if first in medians and walkers in medians:
+            share = medians[walkers] / medians[first]
+            print(f"{walkers} walkers take {share:.3f} of the wall time of {first} (medians).")
+        else:
+            print(f"Not all runs of {first} and {walkers} walkers reached {options.target:g} kT.")
+
+
+def openmm_profile(
+    system: Any, variable: Any, positions: Any, options: argparse.Namespace, step_fs: float
+) -> tuple[Array, float]:
+    """The free energy on the grid of a variable in kT by OpenMM, and the seconds it took."""
+    import openmm
+    from openmm import app, unit
+
+    sampler = app.Metadynamics(
+        system,
+        [variable],
+        KELVIN * unit.kelvin,
+        8.0,
+        options.height * KT / KILOJOULE_PER_MOLE,
+        options.every,
+    )
+    friction = 5.0 / unit.picosecond
+    integrator = openmm.LangevinMiddleIntegrator(
+        KELVIN * unit.kelvin, friction, step_fs * unit.femtosecond
+    )
+    integrator.setRandomNumberSeed(options.seed + 1)
+    topology = app.Topology()
+    residue = topology.addResidue("X", topology.addChain())
+    for number in range(system.getNumParticles()):
+        topology.addAtom(str(number), None, residue)
+    platform = openmm.Platform.getPlatformByName("Reference")
+    simulation = app.Simulation(topology, system, integrator, platform)
+    simulation.context.setPositions(positions)
+    simulation.context.setVelocitiesToTemperature(KELVIN * unit.kelvin, options.seed + 1)
+    begin = time.perf_counter()
+    sampler.step(simulation, options.hills * options.every)
+    seconds = time.perf_counter() - begin
+    profile = sampler.getFreeEnergy().value_in_unit(unit.kilojoule_per_mole)
+    return np.asarray(profile) * KILOJOULE_PER_MOLE / KT, seconds
+
+
+def openmm_well(options: argparse.Namespace) -> dict[str, Any]:
+    """The double well by OpenMM."""
+    import openmm
+    from openmm import app, unit
+
+    system = openmm.System()
+    system.addParticle(1.0)
+    kj = 1.0 / KILOJOULE_PER_MOLE
+    well = openmm.CustomExternalForce("h*((10*x)^2-1)^2 + 50*k*(y^2+z^2)")
+    well.addGlobalParameter("h", options.barrier * KT * kj)
+    well.addGlobalParameter("k", STIFFNESS * kj)
+    well.addParticle(0)
+    system.addForce(well)
+    place = openmm.CustomExternalForce("x")
+    place.addParticle(0)
+    variable = app.BiasVariable(place, -0.25, 0.25, 0.01, False, 251)
+    positions = np.array([[0.1, 0.0, 0.0]]) * unit.nanometer
+    values, seconds = openmm_profile(system, variable, positions, options, 5.0)
+    x = np.linspace(-2.5, 2.5, 251)
+    return _row("OpenMM", options, rms_error(values, options.barrier * (x**2 - 1.0) ** 2), seconds)
+
+
+def mdgraph_well(options: argparse.Namespace) -> dict[str, Any]:
+    """The double well by mdgraph, of one walker."""
+    simulation = well_of(options, 1, options.seed)
+    begin = time.perf_counter()
+    simulation.run(options.hills * options.every)
+    seconds = time.perf_counter() - begin
+    x, values = profile_of(simulation)
+    return _row("mdgraph", options, rms_error(values, options.barrier * (x**2 - 1.0) ** 2), seconds)
+
+
+def _row(who: str, options: argparse.Namespace, error: float, seconds: float) -> dict[str, Any]:
+    steps = options.hills * options.every
+    return {"who": who, "walkers": "1", "seed": str(options.seed), "hills": options.hills,
+            "steps": steps, "seconds": seconds, "error_kT": error}  # fmt: skip
+
+
+def compare_molecules(options: argparse.Namespace) -> dict[str, Any]:
+    """The torsion of ethanol by both; the difference in kT, up to 8 kT."""
+    import openmm
+    from openmm import app, unit
+    from openmmml import MLPotential
+
+    from mdgraph.units import SYMBOLS
+
+    molecule = read_system(ETHANOL)
+    simulation = Simulation(
+        molecule,
+        "ethanol-pbe",
+        LangevinMiddle(0.5, KELVIN, friction=5.0),
+        device=options.device,
+        check=False,
+        seed=options.seed,
+        variables={"torsion": Dihedral([0, 1, 2, 3])},
+        biases=[
+            Metadynamics(
+                "torsion",
+                sigma=0.3,
+                height=options.height * KT,
+                every=options.every,
+                bias_factor=8.0,
+                points=180,
+            )
+        ],
+    )
+    begin = time.perf_counter()
+    simulation.run(options.hills * options.every)
+    own = time.perf_counter() - begin
+    _, values = profile_of(simulation)
+    topology = app.Topology()
+    residue = topology.addResidue("ETH", topology.addChain())
+    for number in molecule.numbers.tolist():
+        topology.addAtom("X", app.element.Element.getBySymbol(SYMBOLS[number]), residue)
+    system = MLPotential("mdgraph", modelPath="ethanol-pbe").createSystem(topology)
+    torsion = openmm.CustomTorsionForce("theta")
+    torsion.addTorsion(0, 1, 2, 3)
+    variable = app.BiasVariable(torsion, -np.pi, np.pi, 0.3, True, 180)
+    positions = molecule.positions * unit.angstrom
+    theirs, seconds = openmm_profile(system, variable, positions, options, 0.5)
+    # A periodic table of OpenMM has its first point again at its end.
+    places = np.linspace(-np.pi, np.pi, len(theirs))
+    grid = -np.pi + 2.0 * np.pi * np.arange(180) / 180
+    difference = rms_error(np.interp(grid, places, theirs), values)
+    return _row("difference", options, difference, own + seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["walkers", "openmm"])
+    parser.add_argument("--walkers", type=int, nargs="+", default=[1, 64])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--hills", type=int, default=200_000, help="most hills of all walkers")
+    parser.add_argument("--every", type=int, default=25, help="steps between hills of a walker")
+    parser.add_argument("--height", type=float, default=0.02, help="kT, of the first hills")
+    parser.add_argument("--barrier", type=float, default=5.0, help="kT, of the double well")
+    parser.add_argument("--target", type=float, default=0.2, help="kT, RMS error to reach")
+    parser.add_argument("--looks", type=int, default=400, help="at the error, in a whole run")
+    parser.add_argument("--molecule", action="store_true", help="ethanol instead of the well")
+    parser.add_argument("--quick", action="store_true", help="few hills, to see that it runs")
+    parser.add_argument("--device", type=device_argument, default="cpu")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.quick:
+        options.hills, options.repeats, options.every = 40, 1, 5
+    common = conditions(options.device, "mixed")
+    print_heading(TABLE, common, options.json)
+
+    def show(row: dict[str, Any]) -> None:
+        print_row(TABLE, row, common, options.json)
+
+    if options.what == "walkers":
+        compare_walkers(options, show)
+        return
+    for seed in range(options.repeats):
+        options.seed = seed
+        if options.molecule:
+            show(compare_molecules(options))
+        else:
+            show(mdgraph_well(options))
+            show(openmm_well(options))
+
+
+if __name__ == "__main__":
+    run_script(main)
