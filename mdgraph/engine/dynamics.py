@@ -401,6 +401,11 @@ class StepDynamics:
                     f"The bias {calculation.biases.moving[0]} changes with the steps, so there is "
                     "no minimum to find; leave it out."
                 )
+        if calculation.evaluator.switching(self.state) and integrator.converged() is not None:
+            raise InputError(
+                "Weights of terms change with the steps, so there is no minimum to find; give "
+                "weights that rest."
+            )
         self.online = OnlineObservables(observe, calculation, integrator)
         self._checkpoint_state = CheckpointState(calculation, integrator, self.online)
         self.step_graphs = StepGraphs(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mdgraph import Simulation
-from mdgraph.engine import Integrator, LangevinMiddle, VelocityVerlet
+from mdgraph.engine import FIRE, Integrator, LangevinMiddle, VelocityVerlet
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
 from mdgraph.models import SumPotential, term, with_terms
@@ -160,3 +160,5 @@ def test_two_time_steps_and_domains_have_weights_that_rest() -> None:
         )
     with pytest.raises(InputError, match="weights of its terms change"):
         Simulation(oscillators(1)[0], potential, VelocityVerlet(0.5), device="cpu", domains=1)
+    with pytest.raises(InputError, match="no minimum to find"):
+        Simulation(oscillators(1)[0], potential, FIRE(), device="cpu")
