@@ -10,8 +10,9 @@ shown is the number of hills and the wall time until then, without the first ste
 and capture.
 
 `openmm`: the same well by OpenMM's `app.Metadynamics` on its Reference platform with as many hills
-of equal numbers, both against the exact answer. With `--molecule` both fill the torsion of ethanol,
-OpenMM through openmm-ml with the forces of mdgraph, and each is compared with the other.
+of equal numbers, both against the exact answer; all repeats of mdgraph are one batch. With
+`--molecule` both fill the torsion of ethanol, OpenMM through openmm-ml with the forces of mdgraph,
+and each is compared with the other.
 """
 
 import argparse
@@ -94,8 +95,10 @@ def hills_of(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def well_of(options: argparse.Namespace, walkers: int, seed: int) -> Simulation:
-    """Walkers that share their hills on x, half of them in each well."""
+def well_of(
+    options: argparse.Namespace, walkers: int, seed: int, *, shared: bool = True
+) -> Simulation:
+    """Walkers that share their hills on x, or do not, half of them in each well."""
     systems = [
         System(numbers=[18], positions=[[(-1.0) ** number, 0, 0]], masses=[1.0])
         for number in range(walkers)
@@ -108,16 +111,16 @@ def well_of(options: argparse.Namespace, walkers: int, seed: int) -> Simulation:
         check=False,
         seed=seed,
         variables={"x": Position(0, "x")},
-        biases=[Metadynamics("x", shared=True, **hills_of(options))],
+        biases=[Metadynamics("x", shared=shared, **hills_of(options))],
     )
 
 
-def profile_of(simulation: Simulation) -> tuple[Array, Array]:
-    """The variable, and the free energy by the sum of hills in kT; syncs."""
+def profile_of(simulation: Simulation) -> list[Array]:
+    """The variable, and the free energy of each grid by the sum of hills in kT; syncs."""
     biases = simulation.calculation.biases
     assert biases is not None
     hills = biases.metadynamics()["metadynamics"]
-    return hills.grid.axis(0), -hills.factor * hills.potential()[0] / KT
+    return [hills.grid.axis(0), *(-hills.factor * hills.potential() / KT)]
 
 
 def until_good(options: argparse.Namespace, walkers: int, seed: int) -> dict[str, Any]:
@@ -233,14 +236,18 @@ def openmm_well(options: argparse.Namespace) -> dict[str, Any]:
     return _row("OpenMM", options, rms_error(values, options.barrier * (x**2 - 1.0) ** 2), seconds)
 
 
-def mdgraph_well(options: argparse.Namespace) -> dict[str, Any]:
-    """The double well by mdgraph, of one walker."""
-    simulation = well_of(options, 1, options.seed)
+def mdgraph_wells(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The double well by mdgraph, all repeats in one batch, each with hills of its own."""
+    simulation = well_of(options, options.repeats, 0, shared=False)
     begin = time.perf_counter()
     simulation.run(options.hills * options.every)
     seconds = time.perf_counter() - begin
-    x, values = profile_of(simulation)
-    return _row("mdgraph", options, rms_error(values, options.barrier * (x**2 - 1.0) ** 2), seconds)
+    x, *profiles = profile_of(simulation)
+    rows = []
+    for options.seed, values in enumerate(profiles):
+        error = rms_error(values, options.barrier * (x**2 - 1.0) ** 2)
+        rows.append(_row("mdgraph", options, error, seconds))
+    return rows
 
 
 def _row(who: str, options: argparse.Namespace, error: float, seconds: float) -> dict[str, Any]:
@@ -325,13 +332,17 @@ def main() -> None:
     if options.what == "walkers":
         compare_walkers(options, show)
         return
+    rows = [] if options.molecule else mdgraph_wells(options)
     for seed in range(options.repeats):
         options.seed = seed
-        if options.molecule:
-            show(compare_molecules(options))
-        else:
-            show(mdgraph_well(options))
-            show(openmm_well(options))
+        rows.append((compare_molecules if options.molecule else openmm_well)(options))
+    for row in rows:
+        show(row)
+    for who in dict.fromkeys(row["who"] for row in rows):
+        errors = np.array([row["error_kT"] for row in rows if row["who"] == who])
+        if not options.json and len(errors) > 1:
+            error = errors.std(ddof=1) / len(errors) ** 0.5
+            print(f"{who}: {errors.mean():.3f} +- {error:.3f} kT")
 
 
 if __name__ == "__main__":
