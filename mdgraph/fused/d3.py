@@ -1,18 +1,30 @@
-"""BlockedD3: DFT-D3 in three passes over blocks of the lists, for devices without its kernels."""
+"""BlockedD3: DFT-D3 in passes over blocks of the lists, for devices without its kernels."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from mdgraph.evaluators import Evaluator
 from mdgraph.models import Atoms, D3Potential, ListRoles
-from mdgraph.models.d3 import BOHR, HARTREE, STEEPNESS, WIDTH, switched_with_slope
+from mdgraph.models.d3 import (
+    BOHR,
+    HARTREE,
+    STEEPNESS,
+    THREE_BODY_EXPONENT,
+    THREE_BODY_RADIUS,
+    WIDTH,
+    switched_with_slope,
+)
 from mdgraph.models.ops.messages import forces_and_virials, sequential_sum
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.pairs import PairBlock, Pairs
 from mdgraph.precision import Precision, full_float32, precision_named
 from mdgraph.state import State
+
+MOST_TRIPLES: Final = 2**22
+"""Entries (atom, slot, slot) that are computed at a time, in some twenty arrays of float64."""
 
 
 class BlockedD3(Evaluator):
@@ -70,6 +82,13 @@ class BlockedD3(Evaluator):
             changes = -2.0 * WIDTH * weights * (away - (weights * away).sum(1, keepdim=True))
             energies, by_coordination, gradients = self._energies(atoms, far, weights, changes)
             forces, virials = forces_and_virials(far, gradients)
+            if "three_body" in by_role:
+                around = by_role["three_body"]
+                more_energies, more_by, gradient = self._triples(atoms, around, weights, changes)
+                energies, by_coordination = energies + more_energies, by_coordination + more_by
+                widths = [block.index.shape[1] for block in around.blocks]
+                more, more_virials = forces_and_virials(around, list(gradient.split(widths, 1)))
+                forces, virials = forces + more, virials + more_virials
             gradients = [self._by_vectors(atoms, block, by_coordination) for block in near.blocks]
             more, more_virials = forces_and_virials(near, gradients)
             state.forces.copy_(forces + more)
@@ -114,6 +133,91 @@ class BlockedD3(Evaluator):
             by_coordination += sequential_sum(change * part)
             gradients.append(_along(vectors, pull / distance, block))
         return energies, by_coordination, gradients
+
+    def _triples(
+        self, atoms: Atoms, around: Pairs, weights: Tensor, changes: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Energies and dE/dCN (N,) eV of triples, and derivatives (N, K, 3) by all vectors."""
+        own = self.potential
+        table = own.c6.index_select(0, atoms.elements).index_select(1, atoms.elements)
+        table = table.index_select(0, atoms.kinds)
+        mine, slopes = (torch.einsum("na,neab->neb", part, table) for part in (weights, changes))
+        index = torch.cat([block.index for block in around.blocks], 1)
+        vectors = torch.cat([block.vectors for block in around.blocks], 1)
+        valid = torch.cat([block.valid for block in around.blocks], 1)
+        # As many atoms at a time as keep the arrays of triples small.
+        step = max(1, MOST_TRIPLES // index.shape[1] ** 2)
+        parts = []
+        for first in range(0, len(index), step):
+            rows = slice(first, first + step)
+            parts.append(
+                self._at(
+                    atoms, rows, index[rows], vectors[rows].double(), valid[rows], weights,
+                    mine, slopes,
+                )
+            )  # fmt: skip
+        energies, by_coordination, pull = (torch.cat(part) for part in zip(*parts, strict=True))
+        return energies, by_coordination, (pull[..., None] * vectors).to(vectors.dtype)
+
+    def _at(
+        self,
+        atoms: Atoms,
+        rows: slice,
+        index: Tensor,
+        vectors: Tensor,
+        valid: Tensor,
+        weights: Tensor,
+        mine: Tensor,
+        slopes: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of some rows: energies, dE/dCN (n,), eV, and half of (dE/dr) / r (n, K), eV/A^2."""
+        own, config = self.potential, self.potential.config
+        cutoff, width = config.three_body_cutoff, config.three_body_switch
+        flat = index.flatten()
+        kinds = atoms.kinds.index_select(0, flat).view_as(index)
+        weight = weights.index_select(0, flat).view(*index.shape, -1)
+        place = kinds[..., None].expand_as(weight)
+        c6, change = (
+            (torch.gather(part[rows], 1, place) * weight).sum(-1) for part in (mine, slopes)
+        )
+        square = vectors.square().sum(-1)
+        inside = valid & (square < cutoff**2)
+        square = torch.where(inside, square, cutoff**2)
+        distance = torch.sqrt(square)
+        value, fall = switched_with_slope(distance, cutoff, width)
+        radii = own.separations.index_select(0, atoms.elements).index_select(1, atoms.elements)
+        reach = THREE_BODY_RADIUS * BOHR * radii
+        ratio = reach[atoms.kinds[rows, None], kinds] / distance
+        between = (vectors[:, None] - vectors[:, :, None]).square().sum(-1)
+        both = inside[:, :, None] & inside[:, None] & (between < cutoff**2)
+        both = both & ~torch.eye(index.shape[1], dtype=torch.bool, device=index.device)
+        three = torch.where(both, between, cutoff**2)
+        third = torch.sqrt(three)
+        other = torch.zeros_like(third)
+        for element in range(len(atoms.elements)):
+            part = mine[:, element].index_select(0, flat).view(*index.shape, -1)
+            products = torch.einsum("njb,nkb->njk", part, weight)
+            other = torch.where((kinds == element)[:, None], products, other)
+        strength = torch.where(both, c6[:, :, None] * c6[:, None] * other, 0.0)
+        c9 = config.s9 * HARTREE * BOHR**9 * torch.sqrt(strength)
+        c9 = c9 * value[:, None] * switched_with_slope(third, cutoff, width)[0]
+        q = ratio[:, :, None] * ratio[:, None] * reach[kinds[:, :, None], kinds[:, None]] / third
+        q = q**THREE_BODY_EXPONENT
+        f = 1.0 / (1.0 + 6.0 * q)
+        one, two = square[:, :, None], square[:, None]
+        inverse = 1.0 / (one * two * three)
+        cube = inverse * torch.sqrt(inverse)
+        u, v, w = one + two - three, one + three - two, two + three - one
+        shape = 0.375 * inverse * cube
+        skew = shape * u * v * w
+        angle = skew + cube
+        energy = sequential_sum((c9 * angle * f).transpose(1, 2)) * value
+        rest = f * (16.0 * f * q * angle - 2.5 * skew - 1.5 * cube)
+        by_one = c9 * (f * shape * (v * w + u * w - u * v) + rest / one)
+        by_one = sequential_sum(by_one.transpose(1, 2)) * value
+        by_one = by_one + sequential_sum((c9 * angle * f).transpose(1, 2)) * 0.5 * fall / distance
+        by_coordination = 0.5 * sequential_sum(torch.where(inside, energy * change / c6, 0.0))
+        return sequential_sum(energy) / 6.0, by_coordination, by_one
 
     def _by_vectors(self, atoms: Atoms, block: PairBlock, by_coordination: Tensor) -> Tensor:
         """Derivatives (N, B, 3) eV/A by the vectors of a block, through coordination numbers."""

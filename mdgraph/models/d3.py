@@ -1,21 +1,28 @@
 """DFT-D3 dispersion with Becke-Johnson damping, as a term such as `d3bj:pbe@18`.
 
+`d3bj:pbe+atm` has the three-body term of Axilrod, Teller and Muto, E_3, too:
+
     E = -sum_ij C_ij (s6 / (r^6 + f^6) + 3 s8 q_i q_j / (r^8 + f^8)) S(r)    over pairs
     f = a1 sqrt(3 q_i q_j) + a2
     C_ij = sum_ab w_ia w_jb C_ab,   w_ia = exp(-4 (CN_i - CN_a)^2) / sum over the references
     CN_i = sum_j S'(r) / (1 + exp(-16 (r_ij / r - 1)))
+
+    E_3 = s9 sum_ijk sqrt(C_ij C_ik C_jk) (1 + 3 cos_i cos_j cos_k) / (r_ij r_ik r_jk)^3
+          g S3(r_ij) S3(r_ik) S3(r_jk)                         over triples
+    g = 1 / (1 + 6 (R_ij R_ik R_jk / (r_ij r_ik r_jk))^(16/3))
 
 ==================  ========================================================================
 C_ab, CN_a          C6 of pairs of reference molecules, and coordination numbers in them
 q_i                 sqrt(C8 / C6 / 3) of an element, from its <r^4> and <r^2>
 r_ij                4/3 of the sum of covalent radii
 s6, s8, a1, a2      of the functional
-S, S'               1, and over the last angstroms before the cutoffs a quintic to 0
+s9, cos_i, R_ij     1 or 0; cosine of the angle at i; 4/3 of the cutoff radius of two elements
+S, S', S3           1, and over the last angstroms before the cutoffs a quintic to 0
 ==================  ========================================================================
 
-DOI 10.1063/1.3382344 (D3), 10.1002/jcc.21759 (damping). The package tad-dftd3 holds tables and
-parameters; its data files are read, and its program is not run. All is computed in float64, in
-Hartree and Bohr.
+DOI 10.1063/1.3382344 (D3, three-body term), 10.1002/jcc.21759 (damping). The package
+tad-dftd3 holds tables and parameters; its data files are read, and its program is not run. All is
+computed in float64, in Hartree and Bohr.
 """
 
 import hashlib
@@ -33,6 +40,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from mdgraph.errors import InputError, name_some, printable, similar_names
+from mdgraph.gpu.launch import tracing
 from mdgraph.models.architectures import Architecture, KeptNumbers, architecture_named, register
 from mdgraph.models.config import PotentialConfig, Range, Text
 from mdgraph.models.level_of_theory import functional_in
@@ -51,6 +59,18 @@ DEFAULT_CUTOFF: Final = 18.0
 
 COORDINATION_CUTOFF: Final = 12.0
 """A, at most that of the energy."""
+
+THREE_BODY_CUTOFF: Final = 10.0
+"""A, at most that of the energy of pairs; `docs/terms.md` has what cutoffs cost."""
+
+THREE_BODY_RADIUS: Final = 4.0 / 3.0
+"""Of the damping of triples, in cutoff radii of two elements."""
+
+THREE_BODY_EXPONENT: Final = 16.0 / 3.0
+"""Of the damping of triples, for the product of three ratios."""
+
+MOST_TRIPLES: Final = 2**20
+"""Entries (atom, slot, slot) that the reference holds at a time; more are computed in parts."""
 
 SWITCH: Final = 2.0
 """A."""
@@ -83,10 +103,19 @@ class D3Config(PotentialConfig):
     """A, over which the count of neighbors ends."""
     tables_sha256: Text = ""
     """Of the reference tables; those that are installed must be the same."""
+    s9: Annotated[float, Field(ge=0.0)] = 0.0
+    """Of the three-body term; 0 leaves it out."""
+    three_body_cutoff: Range = THREE_BODY_CUTOFF
+    three_body_switch: Annotated[float, Field(ge=0.0)] = SWITCH
+    """A, over which the energy of triples ends along each side."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.switch > self.cutoff or self.coordination_switch > self.coordination_cutoff:
+        if (
+            self.switch > self.cutoff
+            or self.coordination_switch > self.coordination_cutoff
+            or self.three_body_switch > self.three_body_cutoff
+        ):
             raise ValueError("switch is longer than the cutoff")
         return self
 
@@ -100,14 +129,18 @@ class D3Tables:
         numbers: (Z, R) float64, coordination numbers of references; negative for none.
         radii: (Z,) float64, 4/3 of covalent radii.
         moments: (Z,) float64, q.
-        sha256: of all four.
+        separations: (Z, Z) float64, cutoff radii of pairs of elements.
+        sha256: of the first four.
+        three_body_sha256: of all five.
     """
 
     c6: Tensor
     numbers: Tensor
     radii: Tensor
     moments: Tensor
+    separations: Tensor
     sha256: str
+    three_body_sha256: str
 
     @property
     def species(self) -> tuple[int, ...]:
@@ -120,7 +153,9 @@ def d3_tables() -> D3Tables:
     """The tables of the installed tad-dftd3; raises InputError without it."""
     folder = _package()
     try:
-        radii = importlib.import_module("tad_mctc.data.radii").COV_D3(dtype=torch.float64)
+        module = importlib.import_module("tad_mctc.data.radii")
+        radii = module.COV_D3(dtype=torch.float64)
+        separations = module.VDW_PAIRWISE(dtype=torch.float64)
     except (ImportError, AttributeError) as error:
         raise InputError(f"DFT-D3 needs the package tad-mctc; {_INSTALL}.") from error
     reference = _executed(folder / "reference.py").Reference(dtype=torch.float64)
@@ -130,7 +165,11 @@ def d3_tables() -> D3Tables:
     digest = hashlib.sha256()
     for table in tables:
         digest.update(table.contiguous().numpy().tobytes())
-    return D3Tables(*tables, sha256=digest.hexdigest())
+    sha256 = digest.hexdigest()
+    # They are published with four decimals of an angstrom, and the file holds them in float32.
+    separations = torch.round(separations[:rows, :rows] * BOHR, decimals=4) / BOHR
+    digest.update(separations.numpy().tobytes())
+    return D3Tables(*tables, separations, sha256, digest.hexdigest())
 
 
 def _package() -> Path:
@@ -194,6 +233,9 @@ def d3_config(
     switch: float = SWITCH,
     coordination_cutoff: float | None = None,
     coordination_switch: float = SWITCH,
+    three_body: bool = False,
+    three_body_cutoff: float | None = None,
+    three_body_switch: float = SWITCH,
 ) -> D3Config:
     """The configuration of D3(BJ) for a functional.
 
@@ -203,6 +245,10 @@ def d3_config(
         switch: A, over which that ends.
         coordination_cutoff: A; None takes 12, or the cutoff if that is shorter.
         coordination_switch: A.
+        three_body: whether to add the term of triples, with s9 = 1.
+        three_body_cutoff: A, of each side of a triple; None takes 10, or the cutoff if that is
+            shorter.
+        three_body_switch: A.
 
     Raises:
         InputError: an unknown functional, or tad-dftd3 is not installed.
@@ -217,18 +263,24 @@ def d3_config(
         )
     if coordination_cutoff is None:
         coordination_cutoff = min(COORDINATION_CUTOFF, cutoff)
+    if three_body_cutoff is None:
+        three_body_cutoff = min(THREE_BODY_CUTOFF, cutoff)
     tables = d3_tables()
     own = known[word]
+    triples = f"+atm={three_body_cutoff:g}" if three_body else ""
     return D3Config(
         species=tables.species,
-        name=f"d3bj:{word}@{cutoff:g}",
+        name=f"d3bj:{word}{triples}@{cutoff:g}",
         functional=word,
         **{name: own[name] for name in ("s6", "s8", "a1", "a2")},
         cutoff=cutoff,
         switch=min(switch, cutoff),
         coordination_cutoff=coordination_cutoff,
         coordination_switch=min(coordination_switch, coordination_cutoff),
-        tables_sha256=tables.sha256,
+        tables_sha256=tables.three_body_sha256 if three_body else tables.sha256,
+        s9=1.0 if three_body else 0.0,
+        three_body_cutoff=three_body_cutoff,
+        three_body_switch=min(three_body_switch, three_body_cutoff),
     )
 
 
@@ -236,7 +288,7 @@ class D3Potential(PotentialModule):
     """D3(BJ) of a functional, differentiable twice.
 
     Attributes:
-        c6, numbers, radii, moments: see D3Tables.
+        c6, numbers, radii, moments, separations: see D3Tables.
     """
 
     config: D3Config
@@ -244,27 +296,31 @@ class D3Potential(PotentialModule):
     numbers: Tensor
     radii: Tensor
     moments: Tensor
+    separations: Tensor
 
     def __init__(self, config: D3Config) -> None:
         super().__init__(config)
         tables = d3_tables()
-        if config.tables_sha256 not in ("", tables.sha256):
+        installed = tables.three_body_sha256 if config.s9 else tables.sha256
+        if config.tables_sha256 not in ("", installed):
             raise InputError(
                 f"{config.name or 'DFT-D3'} was made with other tables than those of the "
                 f"tad-dftd3 that is installed ({config.tables_sha256[:12]}, not "
-                f"{tables.sha256[:12]}); install the release it was made with, or add the term "
+                f"{installed[:12]}); install the release it was made with, or add the term "
                 "anew."
             )
-        for name in ("c6", "numbers", "radii", "moments"):
+        for name in ("c6", "numbers", "radii", "moments", "separations"):
             self.register_buffer(name, getattr(tables, name), persistent=False)
 
     @property
     def list_roles(self) -> ListRoles:
-        """`dispersion` is the list of the energy, `coordination` that of coordination numbers."""
+        """`dispersion` and `three_body` are lists of energies, `coordination` that of counts."""
         own = {
             "dispersion": self.config.cutoff,
             "coordination": self.config.coordination_cutoff,
         }
+        if self.config.s9:
+            own["three_body"] = self.config.three_body_cutoff
         return ListRoles.of(own, {})
 
     @property
@@ -278,7 +334,7 @@ class D3Potential(PotentialModule):
     @property
     def stated_dispersion(self) -> str:
         """See PotentialModule."""
-        return "D3(BJ)"
+        return "D3(BJ)+ATM" if self.config.s9 else "D3(BJ)"
 
     def objection(self, potential: PotentialModule) -> str | None:
         """See PotentialModule: dispersion that is there, or another level of theory."""
@@ -298,7 +354,7 @@ class D3Potential(PotentialModule):
         return None
 
     def forward(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
-        """See Potential; each atom gets half the energy of its pairs."""
+        """See Potential; each atom gets half the energy of its pairs, a third of its triples."""
         lists = self.list_roles.assign(pairs)
         coordination = self.coordination(atoms, lists["coordination"])
         weights = self.weights(atoms.numbers, coordination)
@@ -321,7 +377,36 @@ class D3Potential(PotentialModule):
             energy = c6 * self.of_distance(distance, product)
             inside = block.valid & (distance < self.config.cutoff)
             total = total + sum_slots(torch.where(inside, energy, 0.0))
-        return 0.5 * HARTREE * total
+        total = 0.5 * total
+        if self.config.s9:
+            total = total + self._three_body(atoms, lists["three_body"], weights, own)
+        return HARTREE * total
+
+    def _three_body(self, atoms: Atoms, listed: Pairs, weights: Tensor, own: Tensor) -> Tensor:
+        """Energy (N,) of triples, Hartree, a third of each to its atoms; see `forward`."""
+        blocks = listed.blocks
+        vectors = torch.cat([block.vectors.double() for block in blocks], 1)
+        index = torch.cat([block.index for block in blocks], 1)
+        inside = torch.cat([block.valid for block in blocks], 1)
+        weight = torch.cat(gather(weights, listed), 1)
+        others = torch.cat(gather(own.flatten(1), listed), 1).unflatten(-1, own.shape[1:])
+        kinds = atoms.kinds.index_select(0, index.flatten()).view_as(index)
+        # Rows of `own` for the element of each neighbor, again without a gather by kind.
+        mine = torch.zeros(index.shape, dtype=torch.float64, device=weights.device)
+        for kind in range(len(atoms.elements)):
+            products = (own[:, kind, None] * weight).sum(-1)
+            mine = mine + torch.where(kinds == kind, products, 0.0)
+        radii = self.separations.index_select(0, atoms.elements).index_select(1, atoms.elements)
+        reach = THREE_BODY_RADIUS * BOHR * radii
+        parts = (vectors, inside, kinds, weight, others, mine, atoms.kinds)
+        step = max(1, MOST_TRIPLES // max(1, index.shape[1] ** 2))
+        if tracing() or step >= len(index):
+            return _triples(self.config, reach, *parts)
+        energies = []
+        for first in range(0, len(index), step):
+            part = [values[first : first + step] for values in parts]
+            energies.append(_Recomputed.apply(self.config, reach, *part))
+        return torch.cat(energies)
 
     def of_distance(self, distance: Tensor, product: Tensor) -> Tensor:
         """E / C6 of pairs by their distances (A) and q_i q_j, in atomic units."""
@@ -369,7 +454,15 @@ class D3Potential(PotentialModule):
             "coordination_cutoff_A": config.coordination_cutoff,
             "coordination_switch_A": config.coordination_switch,
             "tables_sha256": config.tables_sha256[:12],
-        }
+        } | (
+            {
+                "three_body": f"Axilrod-Teller-Muto, s9 {config.s9:g}",
+                "three_body_cutoff_A": config.three_body_cutoff,
+                "three_body_switch_A": config.three_body_switch,
+            }
+            if config.s9
+            else {}
+        )
 
 
 def switched_with_slope(distance: Tensor, cutoff: float, width: float) -> tuple[Tensor, Tensor]:
@@ -381,17 +474,105 @@ def switched_with_slope(distance: Tensor, cutoff: float, width: float) -> tuple[
     return value, -30.0 / width * u**2 * (1.0 - u) ** 2
 
 
+def _triples(
+    config: D3Config,
+    reach: Tensor,
+    vectors: Tensor,
+    inside: Tensor,
+    kinds: Tensor,
+    weight: Tensor,
+    others: Tensor,
+    mine: Tensor,
+    kind: Tensor,
+) -> Tensor:
+    """Energy (n,) of the triples at n atoms, Hartree, a third of each.
+
+    Args:
+        config: of the potential.
+        reach: (E, E) A, R of two elements.
+        vectors: (n, K, 3) A, to neighbors.
+        inside: (n, K) bool, which there are.
+        kinds: (n, K) int64, elements of neighbors.
+        weight: w (n, K, R) of neighbors.
+        others: sum_a w_a C_ab (n, K, E, R) of neighbors.
+        mine: C_ij (n, K).
+        kind: (n,) int64, elements of the atoms.
+    """
+    cutoff, width = config.three_body_cutoff, config.three_body_switch
+    inside = inside & (torch.linalg.vector_norm(vectors, dim=-1) < cutoff)
+    vectors = torch.where(inside[..., None], vectors, vectors.new_tensor([cutoff, 0.0, 0.0]))
+    distance = torch.linalg.vector_norm(vectors, dim=-1)
+    both = inside[:, :, None] & inside[:, None]
+    both = both & ~torch.eye(vectors.shape[1], dtype=torch.bool, device=vectors.device)
+    between = torch.where(
+        both[..., None], vectors[:, None] - vectors[:, :, None], vectors.new_tensor([cutoff, 0, 0])
+    )
+    third = torch.linalg.vector_norm(between, dim=-1)
+    both = both & (third < cutoff)
+    c6 = torch.zeros_like(third)
+    for element in range(reach.shape[0]):
+        products = torch.einsum("njb,nkb->njk", others[:, :, element], weight)
+        c6 = c6 + torch.where((kinds == element)[:, None], products, 0.0)
+    square, fourth = distance.square(), third.square()
+    one, two = square[:, :, None], square[:, None]
+    product = distance[:, :, None] * distance[:, None] * third
+    angle = 0.375 * (one + two - fourth) * (one + fourth - two) * (two + fourth - one)
+    angle = angle / product**5 + 1.0 / product**3
+    ratio = reach[kind[:, None], kinds] / distance
+    ratio = ratio[:, :, None] * ratio[:, None] * (reach[kinds[:, :, None], kinds[:, None]] / third)
+    strength = mine[:, :, None] * mine[:, None] * torch.where(both, c6, 1.0)
+    ends = switched(distance, cutoff, width)
+    energy = torch.sqrt(strength) * angle / (1.0 + 6.0 * ratio**THREE_BODY_EXPONENT)
+    energy = energy * ends[:, :, None] * ends[:, None] * switched(third, cutoff, width)
+    energy = sum_slots(sum_slots(torch.where(both, energy, 0.0)))
+    return config.s9 * BOHR**9 / 6.0 * energy
+
+
+class _Recomputed(torch.autograd.Function):
+    """`_triples`, computed again where it is differentiated, so that nothing of it is kept.
+
+    Its backward pass is differentiable. `torch.utils.checkpoint` does the same, and imports
+    torch's compiler, which takes seconds.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, config: D3Config, reach: Tensor, *parts: Tensor) -> Tensor:
+        ctx.config = config
+        ctx.save_for_backward(reach, *parts)
+        return _triples(config, reach, *parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        again, inputs = torch.is_grad_enabled(), ctx.saved_tensors
+        needed = [value for value in inputs if value.requires_grad]
+        with torch.enable_grad():
+            energy = _triples(ctx.config, *inputs)
+            found = iter(torch.autograd.grad(energy, needed, gradients[0], create_graph=again))
+        return None, *(next(found) if value.requires_grad else None for value in inputs)
+
+
 def _parse(arguments: str, cutoff: float | None) -> D3Config:
     functional, plus, more = arguments.partition("+")
     if not functional:
         raise InputError("The term d3bj needs a functional; write it as in d3bj:pbe.")
-    if plus:
+    word, equals, number = more.partition("=")
+    sides: float | None = None
+    try:
+        sides = float(number) if equals else None
+    except ValueError:
+        word = more
+    if plus and word != "atm":
         raise InputError(
-            f"The term d3bj:{printable(arguments, 60)} asks for "
-            f"{'a three-body term' if more == 'atm' else printable(more, 40)}, which mdgraph does "
-            f"not have; write d3bj:{printable(functional, 60)}."
+            f"The term d3bj:{printable(arguments, 60)} asks for {printable(more, 40)}, which "
+            f"mdgraph does not have; write d3bj:{printable(functional, 60)}, or with the "
+            f"three-body term d3bj:{printable(functional, 60)}+atm, or +atm=10 for its cutoff in A."
         )
-    return d3_config(functional, DEFAULT_CUTOFF if cutoff is None else cutoff)
+    return d3_config(
+        functional,
+        DEFAULT_CUTOFF if cutoff is None else cutoff,
+        three_body=bool(plus),
+        three_body_cutoff=sides,
+    )
 
 
 def _kept(config: D3Config) -> KeptNumbers:

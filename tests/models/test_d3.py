@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from ase import Atoms
 from ase.build import bulk, molecule
 from ase.data import chemical_symbols, reference_states
@@ -19,7 +20,7 @@ from mdgraph.errors import InputError, UnknownSpeciesError
 from mdgraph.io.structures import from_ase
 from mdgraph.models import D3Potential, PotentialModule, d3_config, term, with_terms
 from mdgraph.models import d3 as module
-from mdgraph.models.d3 import BOHR, DEFAULT_CUTOFF, HARTREE
+from mdgraph.models.d3 import BOHR, DEFAULT_CUTOFF, HARTREE, d3_tables
 from mdgraph.models.level_of_theory import dispersion_in, functional_in
 from mdgraph.system import System
 from mdgraph.units import BAR, SYMBOLS
@@ -27,22 +28,26 @@ from mdgraph.units import BAR, SYMBOLS
 needs_dftd3 = pytest.mark.skipif(
     importlib.util.find_spec("dftd3") is None, reason="needs dftd3, which is in the extra test"
 )
-PAIR, COUNT = 9.3, 7.1
+PAIR, COUNT, TRIPLE = 9.3, 7.1, 6.37
 """A; cutoffs of the comparison."""
 
 
 def oracle(
-    atoms: Atoms, cutoff: float, count: float, functional: str
+    atoms: Atoms, cutoff: float, count: float, functional: str, triple: float = 0.0
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Energy, forces and virial of s-dftd3, in eV and A; its cutoffs are sharp."""
+    """Energy, forces and virial of s-dftd3, in eV and A; its cutoffs are sharp.
+
+    With `triple`, the cutoff of triples, it has the three-body term.
+    """
     from dftd3.interface import DispersionModel, RationalDampingParam
 
     periodic: dict[str, Any] = {}
     if atoms.pbc.any():
         periodic = {"lattice": atoms.cell.array / BOHR, "periodic": atoms.pbc}
     model = DispersionModel(atoms.numbers, atoms.positions / BOHR, **periodic)
-    model.set_realspace_cutoff(disp2=cutoff / BOHR, disp3=1.0, cn=count / BOHR)
-    found = model.get_dispersion(RationalDampingParam(method=functional, atm=False), grad=True)
+    model.set_realspace_cutoff(disp2=cutoff / BOHR, disp3=triple / BOHR or 1.0, cn=count / BOHR)
+    damping = RationalDampingParam(method=functional, atm=triple > 0.0)
+    found = model.get_dispersion(damping, grad=True)
     forces, virial = -found["gradient"] * HARTREE / BOHR, -found["virial"] * HARTREE
     return found["energy"] * HARTREE, forces, virial
 
@@ -100,6 +105,68 @@ def test_it_is_s_dftd3_for_molecules_and_crystals() -> None:
 
 
 @needs_dftd3
+def test_triples_are_those_of_s_dftd3() -> None:
+    """Of half of the structures."""
+    largest = 0.0
+    for number, atoms in enumerate([*molecules()[::2], *crystals()[::3]]):
+        atoms.rattle(0.05, seed=number)
+        options = {"switch": 0.0, "coordination_cutoff": COUNT, "coordination_switch": 0.0}
+        three = {"three_body": True, "three_body_cutoff": TRIPLE, "three_body_switch": 0.0}
+        potential = D3Potential(d3_config("pbe", PAIR, **options, **three))
+        state = evaluated(potential, from_ase(atoms))
+        energy, forces, virial = oracle(atoms, PAIR, COUNT, "pbe", TRIPLE)
+        assert float(state.energy) == pytest.approx(energy, abs=1e-8), atoms
+        np.testing.assert_allclose(state.forces.numpy(), forces, atol=1e-8)
+        np.testing.assert_allclose(state.virial[0].numpy(), virial, atol=1e-7, rtol=1e-8)
+        without, _, _ = oracle(atoms, PAIR, COUNT, "pbe")
+        largest = max(largest, abs(energy - without))
+    assert largest > 1e-2
+
+
+def test_three_atoms_have_the_energy_of_the_formula() -> None:
+    """An equilateral triangle: 1 + 3 cos^3 60 is 11/8, and all of C6, R and r are one number."""
+    potential = D3Potential(d3_config("pbe", 9.0, three_body=True, three_body_cutoff=9.0))
+    pairs = D3Potential(d3_config("pbe", 9.0))
+    side = 4.0
+    places = side * np.array([[0, 0, 0], [1, 0, 0], [0.5, np.sqrt(0.75), 0]])
+    argon = System([18, 18, 18], places)
+    triple = float(evaluated(potential, argon).energy - evaluated(pairs, argon).energy)
+    # C6 from the energy of a dimer, whose coordination numbers are as good as the same.
+    dimer = float(evaluated(pairs, System([18, 18], places[:2])).energy)
+    atoms, length = torch.tensor([side], dtype=torch.float64), side / BOHR
+    moment = d3_tables().moments[18]
+    c6 = dimer / HARTREE / float(potential.of_distance(atoms, moment * moment))
+    radius = float(d3_tables().separations[18, 18])
+    damping = 1.0 / (1.0 + 6.0 * (4.0 / 3.0 * radius / length) ** 16)
+    expected = HARTREE * c6**1.5 * 1.375 / length**9 * damping
+    assert triple == pytest.approx(expected, rel=1e-3)
+    assert triple > 0.0
+
+
+def test_parts_of_the_triples_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Derivatives of forces too, by the vectors of the pairs."""
+    potential = D3Potential(d3_config("pbe", 5.0, three_body=True, three_body_cutoff=3.5))
+    results = []
+    for most in (module.MOST_TRIPLES, 1):
+        monkeypatch.setattr(module, "MOST_TRIPLES", most)
+        at = Calculation([mixture((True,) * 3)], potential, device="cpu", precision="double")
+        at.compute()
+        state = at.state
+        atoms = module.Atoms(
+            state.numbers, state.elements, state.kinds, state.charge, state.grouping
+        )
+        pairs = tuple(item.pairs(state.positions, state.cell) for item in at.lists)
+        energy = potential(atoms, pairs).sum()
+        vectors = [block.vectors for one in pairs for block in one.blocks]
+        slopes = torch.autograd.grad(energy, vectors, create_graph=True)
+        seconds = torch.autograd.grad(sum(one.square().sum() for one in slopes), vectors)
+        results.append((state.energy, state.forces, state.virial, *seconds))
+    for whole, parted in zip(*results, strict=True):
+        torch.testing.assert_close(whole, parted, rtol=0, atol=1e-13)
+    assert max(float(one.abs().max()) for one in seconds) > 1e-6
+
+
+@needs_dftd3
 def test_the_default_is_within_20_bar_in_water() -> None:
     atoms = read(ROOT / "potentials" / "water-pbe0" / "start.extxyz")
     _, forces, virial = oracle(atoms, 60.0, 40.0 * BOHR, "pbe0")
@@ -122,9 +189,12 @@ def mixture(pbc: tuple[bool, bool, bool], seed: int = 0) -> System:
     return System([8, 1, 6, 7, 16, 1, 8, 29], grid + 0.2 * rng.normal(size=(8, 3)), cell, pbc)
 
 
+@pytest.mark.parametrize("three_body", [False, True])
 @pytest.mark.parametrize("pbc", [(True,) * 3, (True, True, False), (False,) * 3])
-def test_forces_and_virial_are_derivatives(pbc: tuple[bool, bool, bool]) -> None:
-    potential = D3Potential(d3_config("pbe", 5.0, coordination_cutoff=4.0))
+def test_forces_and_virial_are_derivatives(pbc: tuple[bool, bool, bool], three_body: bool) -> None:
+    potential = D3Potential(
+        d3_config("pbe", 5.0, coordination_cutoff=4.0, three_body=three_body, three_body_cutoff=4.5)
+    )
     system, step = mixture(pbc), 1e-4
     state = evaluated(potential, system)
     rng = np.random.default_rng(1)
@@ -193,9 +263,11 @@ def test_a_run_conserves_energy_with_it() -> None:
         ("d3bj:pbe00", "no parameters for the functional 'pbe00'; did you mean pbe0?"),
         ("d3bj:zzzzzz", "no parameters for the functional 'zzzzzz'; see"),
         (
-            "d3bj:pbe+atm",
-            "asks for a three-body term, which mdgraph does not have; write d3bj:pbe.",
+            "d3bj:pbe+mbd",
+            "asks for mbd, which mdgraph does not have; write d3bj:pbe, or with the three-body",
         ),
+        ("d3bj:pbe+atm=x", "asks for atm=x, which mdgraph does not have"),
+        ("d3bj:pbe+atm=0", "cannot be: three_body_cutoff"),
         ("d3bj:pbe@0", "cannot be: cutoff"),
     ],
 )
@@ -205,8 +277,27 @@ def test_what_it_cannot_be_is_refused(text: str, sentence: str) -> None:
     assert sentence in str(caught.value)
 
 
-def test_elements_without_data_are_refused() -> None:
-    potential, _ = term("d3bj:PBE@8")
+@pytest.mark.parametrize(
+    ("text", "name", "cutoff"),
+    [
+        ("d3bj:PBE+atm", "d3bj:pbe+atm=10@18", 10.0),
+        ("d3bj:pbe+atm=6.5@12", "d3bj:pbe+atm=6.5@12", 6.5),
+        ("d3bj:pbe+atm@5", "d3bj:pbe+atm=5@5", 5.0),
+    ],
+)
+def test_the_name_says_the_triples(text: str, name: str, cutoff: float) -> None:
+    potential, _ = term(text)
+    config = potential.config
+    assert (config.name, config.s9, config.three_body_cutoff) == (name, 1.0, cutoff)
+    assert term(name)[0].config == config
+    assert potential.stated_dispersion == "D3(BJ)+ATM"
+    assert dispersion_in(f"PBE + {potential.stated_dispersion}") == "D3(BJ)"
+    assert term("d3bj:pbe")[0].config.tables_sha256 != config.tables_sha256
+
+
+@pytest.mark.parametrize("text", ["d3bj:PBE@8", "d3bj:PBE+atm@8"])
+def test_elements_without_data_are_refused(text: str) -> None:
+    potential, _ = term(text)
     with pytest.raises(UnknownSpeciesError, match=r"does not know Rf \(atoms 1\)"):
         Calculation([System([8, 104], [[0, 0, 0], [0, 0, 2]])], potential, device="cpu")
     assert {SYMBOLS[number] for number in (1, 57, 92, 94)} <= {

@@ -1,15 +1,16 @@
-"""FusedD3 and its kernels: DFT-D3 in three passes over lists; `mdgraph.models.d3` has equations.
+"""FusedD3 and its kernels: DFT-D3 in passes over lists; `mdgraph.models.d3` has equations.
 
 Distances are in A, and all constants are converted to A and eV before. The passes are
 
 1. CN_i, and from it w_ia, u_ieb = sum_a w_ia C_ab for each element e, and derivatives by CN_i;
 2. C_ij = sum_b u_ib w_jb, energies, forces at constant C_ij, and dE/dCN_i;
-3. forces by the chain rule, (dE/dCN_i + dE/dCN_j) dCN/dr.
+3. with a three-body term, what triples add to these, seen from each of their corners;
+4. forces by the chain rule, (dE/dCN_i + dE/dCN_j) dCN/dr.
 """
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +21,14 @@ from mdgraph.fused.cpu.arrays import Integers, Numbers
 from mdgraph.fused.cpu.embedding import add_systems, vector_to
 from mdgraph.fused.cpu.simd import Work, kernel, routine, run
 from mdgraph.models import D3Potential, ListRoles
-from mdgraph.models.d3 import BOHR, HARTREE, STEEPNESS, WIDTH
+from mdgraph.models.d3 import (
+    BOHR,
+    HARTREE,
+    STEEPNESS,
+    THREE_BODY_EXPONENT,
+    THREE_BODY_RADIUS,
+    WIDTH,
+)
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import Precision, precision_named
 from mdgraph.state import State
@@ -36,6 +44,9 @@ class D3Arrays(NamedTuple):
         damping: (E, E, 4) float64, s6, 3 s8 q_i q_j in A^2, f^6 in A^6, f^8 in A^8.
         cutoff, switch, coordination_cutoff, coordination_switch: A.
         steepness, width: of the count of neighbors, and of the weights.
+        triple_reach: (E, E) float64, A, R_ij.
+        triple_cutoff, triple_switch: A.
+        triple_strength: s9 over the root of a Hartree in eV, as C6 are in eV A^6.
     """
 
     c6: Numbers
@@ -48,6 +59,10 @@ class D3Arrays(NamedTuple):
     coordination_switch: float
     steepness: float
     width: float
+    triple_reach: Numbers
+    triple_cutoff: float
+    triple_switch: float
+    triple_strength: float
 
 
 class D3Buffers(NamedTuple):
@@ -204,9 +219,109 @@ def disperse(first, last, listed, d3, buffers):
         _add(buffers, i, (fx, fy, fz), (xx, xy, xz, xy, yy, yz, xz, yz, zz))
 
 
+_NEAR: Final = 9
+"""Numbers of a neighbor in `triple`: vector, square, damping, S, S'/2r, C6 and its change."""
+
+
+@kernel
+def triple(first, last, listed, d3, buffers):
+    """Pass 3 for atoms [first, last); adds to energies, forces, virials and dE/dCN."""
+    vector = np.empty(3)
+    references = d3.references.shape[1]
+    end = d3.triple_cutoff**2
+    slots = listed.neighbor.shape[1]
+    near, others = np.empty((slots, _NEAR)), np.empty(slots, np.int64)
+    sums = np.empty((slots, 2))
+    for i in range(first, last):
+        kind, found = buffers.kinds[i], 0
+        for slot in range(listed.counts[i]):
+            square = vector_to(listed, i, slot, vector)
+            if end <= square < math.inf:
+                continue
+            j = listed.neighbor[i, slot]
+            other = buffers.kinds[j]
+            distance = math.sqrt(square)
+            c6, change = 0.0, 0.0
+            for b in range(references):
+                c6 += buffers.own[i, other, b] * buffers.weights[j, b]
+                change += buffers.slopes[i, other, b] * buffers.weights[j, b]
+            value, fall = _switch(distance, d3.triple_cutoff, d3.triple_switch)
+            damping = (d3.triple_reach[kind, other] / distance) ** THREE_BODY_EXPONENT
+            near[found, 0] = vector[0]
+            near[found, 1] = vector[1]
+            near[found, 2] = vector[2]
+            near[found, 3] = square
+            near[found, 4] = damping
+            near[found, 5] = value
+            near[found, 6] = 0.5 * fall / distance
+            near[found, 7] = c6
+            near[found, 8] = change
+            sums[found] = 0.0
+            others[found] = j
+            found += 1
+        for a in range(found):
+            j = others[a]
+            kind_a, one = buffers.kinds[j], near[a, 3]
+            for b in range(a + 1, found):
+                x = near[b, 0] - near[a, 0]
+                y = near[b, 1] - near[a, 1]
+                z = near[b, 2] - near[a, 2]
+                three = x * x + y * y + z * z
+                if end <= three < math.inf:
+                    continue
+                k = others[b]
+                kind_b, two = buffers.kinds[k], near[b, 3]
+                third = math.sqrt(three)
+                c6 = 0.0
+                for r in range(references):
+                    c6 += buffers.own[j, kind_b, r] * buffers.weights[k, r]
+                c9 = d3.triple_strength * math.sqrt(c6 * near[a, 7] * near[b, 7])
+                value, _ = _switch(third, d3.triple_cutoff, d3.triple_switch)
+                c9 *= value
+                q = (d3.triple_reach[kind_a, kind_b] / third) ** THREE_BODY_EXPONENT
+                q *= near[a, 4] * near[b, 4]
+                f = 1.0 / (1.0 + 6.0 * q)
+                inverse = 1.0 / (one * two * three)
+                cube = inverse * math.sqrt(inverse)
+                u, v, w = one + two - three, one + three - two, two + three - one
+                shape = 0.375 * inverse * cube
+                skew = shape * u * v * w
+                angle = skew + cube
+                both = near[a, 5] * near[b, 5]
+                energy = c9 * angle * f * both
+                # By the squares of both sides that meet in this corner.
+                rest = f * (16.0 * f * q * angle - 2.5 * skew - 1.5 * cube)
+                by_one = f * shape * (v * w + u * w - u * v) + rest / one
+                by_two = f * shape * (v * w - u * w + u * v) + rest / two
+                sums[a, 0] += energy
+                sums[b, 0] += energy
+                sums[a, 1] += c9 * (by_one * both + angle * f * near[a, 6] * near[b, 5])
+                sums[b, 1] += c9 * (by_two * both + angle * f * near[b, 6] * near[a, 5])
+        fx = fy = fz = xx = yy = zz = xy = xz = yz = 0.0
+        energy, by_coordination = 0.0, 0.0
+        for a in range(found):
+            energy += sums[a, 0]
+            by_coordination += sums[a, 0] * near[a, 8] / near[a, 7]
+            pull = 2.0 * sums[a, 1]
+            x, y, z = near[a, 0], near[a, 1], near[a, 2]
+            fx += pull * x
+            fy += pull * y
+            fz += pull * z
+            xx += pull * x * x
+            yy += pull * y * y
+            zz += pull * z * z
+            xy += pull * x * y
+            xz += pull * x * z
+            yz += pull * y * z
+        # Each triple is in two of the sums, and each atom gets a third of it.
+        buffers.energies[i] += energy / 6.0
+        buffers.by_coordination[i] += 0.5 * by_coordination
+        _add(buffers, i, (fx, fy, fz), (xx, xy, xz, xy, yy, yz, xz, yz, zz))
+
+
 @kernel
 def follow_coordination(first, last, listed, d3, buffers):
-    """Pass 3 for atoms [first, last); adds to forces and virials."""
+    """Pass 4 for atoms [first, last); adds to forces and virials."""
     vector = np.empty(3)
     end = d3.coordination_cutoff**2
     for i in range(first, last):
@@ -285,6 +400,9 @@ class FusedD3(Evaluator):
             lambda first, last: disperse(first, last, far, d3, buffers),
             lambda first, last: follow_coordination(first, last, near, d3, buffers),
         ]
+        if "three_body" in by_role:
+            around = packing.listed(state, by_role["three_body"])
+            passes.insert(2, lambda first, last: triple(first, last, around, d3, buffers))
         run(passes, len(state.numbers))
         state.energies.copy_(torch.from_numpy(buffers.energies))
         state.forces.copy_(torch.from_numpy(buffers.forces))
@@ -324,6 +442,12 @@ class FusedD3(Evaluator):
             coordination_switch=config.coordination_switch,
             steepness=STEEPNESS,
             width=WIDTH,
+            triple_reach=(
+                THREE_BODY_RADIUS * BOHR * own.separations[elements][:, elements]
+            ).numpy(),
+            triple_cutoff=config.three_body_cutoff,
+            triple_switch=config.three_body_switch,
+            triple_strength=config.s9 / math.sqrt(HARTREE),
         )
 
 
