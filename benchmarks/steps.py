@@ -1,11 +1,12 @@
 """Times whole steps of molecular dynamics: graphs of several, skins, and builds of the list.
 
-    python benchmarks/steps.py [--atoms 24 648 ...] [--precision fast] [--json]
+    python benchmarks/steps.py [--atoms 24 ...] [--precision fast] [--term d3bj:pbe0@12] [--json]
 
 Water as in speed.py, with its random weights. Those hold no liquid together, so the atoms fly
 freely at 300 K from where they are, which lets lists fall due a little more often than in a
 liquid; what the evaluation costs does not depend on that. A CPU has no graphs, and its steps
-run eagerly.
+run eagerly. `--term` times a term with one list alone, in place of the network; its evaluation is
+the column `never` less the integrator's part, which `benchmarks/integrators.py` times.
 
 One line a structure and ensemble, milliseconds a step, host included, medians of five
 times of 128 steps, from 50,000 atoms on of three times of 32:
@@ -43,6 +44,7 @@ from mdgraph.engine import Integrator, LangevinMiddle, Simulation, VelocityVerle
 from mdgraph.engine.autotune import choose_skin, stopwatch
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.evaluator import EVALUATORS, chosen_evaluator
+from mdgraph.models import term
 from mdgraph.precision import PRECISIONS, precision_named
 
 SIZES = {"cuda": [24, 165, 648, 3000, 12288, 24000, 98304], "cpu": [24]}
@@ -173,7 +175,8 @@ TABLE = Table(
 
 def rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     precision = precision_named(options.precision)
-    evaluator = chosen_evaluator(random_potential(), precision, options.device, options.evaluator)
+    potential = term(options.term)[0] if options.term else random_potential()
+    evaluator = chosen_evaluator(potential, precision, options.device, options.evaluator)
     for atoms in options.atoms:
         for ensemble in ENSEMBLES:
             yield Bench(evaluator, atoms, ensemble, options).row()
@@ -187,6 +190,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--atoms", type=int, nargs="+", help="sizes of water")
     parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
     parser.add_argument("--evaluator", default="auto", choices=EVALUATORS)
+    parser.add_argument("--term", help="a term to time alone, such as d3bj:pbe0@12")
     parser.add_argument("--device", type=device_argument, default="auto")
     parser.add_argument("--json", action="store_true", help="one JSON line a row")
     options = parser.parse_args()

@@ -15,6 +15,7 @@ from mdgraph.fused.backend import DividedNetwork, FusedNetwork, NetworkResult
 from mdgraph.fused.d3 import BlockedD3
 from mdgraph.fused.tables import PotentialTables, TableError, tabulated
 from mdgraph.fused.weights import packed
+from mdgraph.gpu.launch import HAS_TRITON
 from mdgraph.models import (
     Atoms,
     D3Potential,
@@ -313,7 +314,15 @@ def chosen_evaluator(
     return AutogradEvaluator(potential.at_precision(precision.network).to(device))
 
 
+D3_KERNELS_ON_CUDA: Final = False
+"""Whether D3 of pairs on CUDA runs by the kernels of `mdgraph.fused.cuda.d3`; else by torch."""
+
+
 def _fused_d3(potential: D3Potential, precision: Precision, device: torch.device) -> Evaluator:
+    if device.type == "cuda" and D3_KERNELS_ON_CUDA and HAS_TRITON and not potential.config.s9:
+        from mdgraph.fused.cuda.d3 import KernelD3
+
+        return KernelD3(potential, precision, device)
     if device.type != "cpu":
         return BlockedD3(potential, precision, device)
     from mdgraph.fused.cpu.d3 import FusedD3

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from cuda_water import liquid
 
-from mdgraph.engine import Calculation
+from mdgraph.engine import Calculation, Simulation, VelocityVerlet
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
+from mdgraph.fused import d3 as blocked
 from mdgraph.fused.cpu.d3 import FusedD3
 from mdgraph.fused.d3 import BlockedD3
 from mdgraph.fused.evaluator import chosen_evaluator
@@ -29,9 +31,13 @@ def mixture(seed: int, pbc: tuple[bool, bool, bool] = (True,) * 3, atoms: int = 
     return System(numbers, (grid + 0.4 * rng.normal(size=(8, 3)))[:atoms], cell, pbc)
 
 
-@pytest.fixture
-def potential() -> D3Potential:
-    return D3Potential(d3_config("pbe0", 7.0, coordination_cutoff=5.0))
+@pytest.fixture(params=[False, True], ids=["pairs", "triples"])
+def potential(request: pytest.FixtureRequest) -> D3Potential:
+    return D3Potential(
+        d3_config(
+            "pbe0", 7.0, coordination_cutoff=5.0, three_body=request.param, three_body_cutoff=5.5
+        )
+    )
 
 
 @pytest.fixture
@@ -94,8 +100,12 @@ def test_other_systems_take_the_places_of_the_first(potential: D3Potential) -> N
 @pytest.mark.parametrize("pbc", [(True,) * 3, (True, False, True), (False,) * 3])
 @pytest.mark.parametrize("precision", ["mixed", "single"])
 def test_blocks_of_torch_operations_are_the_reference(
-    potential: D3Potential, pbc: tuple[bool, bool, bool], precision: str
+    potential: D3Potential,
+    pbc: tuple[bool, bool, bool],
+    precision: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(blocked, "MOST_TRIPLES", 2**16)  # in parts
     systems = [mixture(seed, pbc) for seed in range(3)]
     states = []
     for evaluator in (BlockedD3(potential, precision), chosen(potential, "double", precision)):
@@ -107,6 +117,89 @@ def test_blocks_of_torch_operations_are_the_reference(
         torch.testing.assert_close(
             *(getattr(state, name) for state in states), rtol=tolerance, atol=tolerance
         )
+
+
+@pytest.mark.parametrize(
+    ("pbc", "precision", "coordination"),
+    [
+        ((True,) * 3, "double", 5.0),
+        ((True, False, True), "double", 7.0),
+        ((False,) * 3, "mixed", 5.0),
+        ((True,) * 3, "mixed", 7.0),
+        ((True, False, True), "single", 5.0),
+    ],
+)
+def test_kernels_of_triton_are_the_compiled_ones(
+    pbc: tuple[bool, bool, bool], precision: str, coordination: float
+) -> None:
+    """On CUDA, or by the interpreter; pairs are in float64 with `double`, else in float32."""
+    pytest.importorskip("triton")
+    from mdgraph.fused.cuda.d3 import KernelD3
+
+    potential = D3Potential(d3_config("pbe0", 7.0, coordination_cutoff=coordination))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    systems = [mixture(0, pbc), mixture(1, pbc, atoms=5)]
+    states = []
+    for evaluator in (KernelD3(potential, precision, device), FusedD3(potential, precision)):
+        at = Calculation(systems, evaluator, device=evaluator.device, precision=precision, skin=0.3)
+        for name in NAMES:
+            getattr(at.state, name).fill_(np.nan)
+        at.compute()
+        states.append(at.state)
+    tolerance = {"double": 1e-12, "mixed": 2e-6, "single": 1e-5}[precision]
+    for name in NAMES:
+        own, other = (getattr(state, name).cpu() for state in states)
+        scale = float(other.abs().max())
+        torch.testing.assert_close(own, other, rtol=0.0, atol=tolerance * scale)
+    forces = states[0].forces.cpu().double()
+    assert float(forces[:8].sum(0).abs().max()) < 4.0 * tolerance * float(forces.abs().max())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["double", "mixed", "single"])
+def test_kernels_on_cuda_are_those_of_the_cpu(precision: str) -> None:
+    from mdgraph.fused.cuda.d3 import KernelD3
+
+    potential = D3Potential(d3_config("pbe0", 12.0))
+    systems = [liquid(300), liquid(20, seed=2)]
+    states = []
+    for evaluator in (KernelD3(potential, precision, "cuda"), FusedD3(potential, precision)):
+        at = Calculation(systems, evaluator, device=evaluator.device, precision=precision)
+        at.compute()
+        states.append(at.state)
+    tolerance = {"double": 1e-12, "mixed": 1e-6, "single": 1e-5}[precision]
+    for name in NAMES:
+        own, other = (getattr(state, name).cpu() for state in states)
+        torch.testing.assert_close(own, other, rtol=0.0, atol=tolerance * float(other.abs().max()))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["kernels", "blocks", "triples"])
+def test_a_graph_gives_the_bits_of_eager_steps(kind: str) -> None:
+    from mdgraph.fused.cuda.d3 import KernelD3
+
+    potential = D3Potential(
+        d3_config("pbe0", 9.0, three_body=kind == "triples", three_body_cutoff=4.0)
+    )
+    made = KernelD3 if kind == "kernels" else BlockedD3
+    runs = [
+        Simulation(
+            liquid(20),
+            made(potential, "mixed", "cuda"),
+            VelocityVerlet(0.5),
+            device="cuda",
+            seed=5,
+            temperature=300.0,
+            maximum_temperature=float("inf"),
+            graph=graph,
+            skin=0.3,
+        )
+        for graph in ("on", "off")
+    ]
+    for run in runs:
+        run.run(60)
+    one, other = (run.state.tensors() for run in runs)
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 def chosen(potential: D3Potential, form: str, precision: str) -> Evaluator:
