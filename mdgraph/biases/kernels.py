@@ -23,13 +23,21 @@ from mdgraph.biases.metadynamics import BoundMetadynamics
 from mdgraph.biases.tables import Tables
 from mdgraph.gpu.launch import launching_on
 from mdgraph.gpu.triton_jit import kernel
-from mdgraph.gpu.vectors import added, cross, difference, dot, scaled
+from mdgraph.gpu.vectors import (
+    added,
+    chosen,
+    cross,
+    difference,
+    dot,
+    load_vector,
+    norm,
+    scaled,
+)
 from mdgraph.state import State
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 _DISTANCE, _ANGLE, _DIHEDRAL, _POSITION = (tl.constexpr(number) for number in range(4))
-_TINY = tl.constexpr(1e-12)
 _PI = tl.constexpr(3.141592653589793)
 
 
@@ -58,22 +66,6 @@ def arctangent(y, x):
 def rounded(value):
     """The nearest whole number."""
     return tl.floor(value + 0.5)
-
-
-@triton.jit
-def length_of(a):
-    """|a|."""
-    return tl.sqrt(dot(a, a))
-
-
-@triton.jit
-def picked(condition, a, b):
-    """Vector a where the condition holds, else b."""
-    return (
-        tl.where(condition, a[0], b[0]),
-        tl.where(condition, a[1], b[1]),
-        tl.where(condition, a[2], b[2]),
-    )
 
 
 @triton.jit
@@ -118,20 +110,10 @@ def nearest_image(a, h, g, PERIODIC: tl.constexpr, ANY_CELL: tl.constexpr):
                 whole = (i - 3 * (i // 2), j - 3 * (j // 2), k - 3 * (k // 2))
                 other = added(first, lattice_vector(whole, h))
                 square = dot(other, other)
-                best = picked(square < shortest, other, best)
+                best = chosen(square < shortest, other, best)
                 shortest = tl.minimum(square, shortest)
             a = best
     return a
-
-
-@triton.jit
-def load_place(positions, atom, mask):
-    """The place of atoms, float64."""
-    return (
-        tl.load(positions + 3 * atom, mask=mask, other=0.0).to(tl.float64),
-        tl.load(positions + 3 * atom + 1, mask=mask, other=0.0).to(tl.float64),
-        tl.load(positions + 3 * atom + 2, mask=mask, other=0.0).to(tl.float64),
-    )
 
 
 @triton.jit
@@ -141,7 +123,8 @@ def centre_of_mass(
 ):  # fmt: skip
     """Centres of the groups of points, each atom at the image nearest to the one before."""
     slot = tl.load(members + point * L, mask=valid, other=0)
-    before = load_place(positions, tl.load(atoms + system * M + slot, mask=valid, other=0), valid)
+    atom = tl.load(atoms + system * M + slot, mask=valid, other=0)
+    before = load_vector(positions + 3 * atom, valid)
     share = tl.load(weights + (system * P + point) * L, mask=valid, other=0.0)
     centre = scaled(before, share)
     for number in range(1, L):
@@ -149,10 +132,10 @@ def centre_of_mass(
         share = tl.load(weights + (system * P + point) * L + number, mask=valid, other=0.0)
         used = valid & (share > 0.0)
         atom = tl.load(atoms + system * M + slot, mask=used, other=0)
-        step = difference(load_place(positions, atom, used), before)
+        step = difference(load_vector(positions + 3 * atom, used), before)
         if PERIODIC:
             step = nearby(step, h, g)
-        before = picked(used, added(before, step), before)
+        before = chosen(used, added(before, step), before)
         centre = added(centre, scaled(before, share))
     return centre
 
@@ -329,35 +312,35 @@ def _bias_kernel(
     )
     # Vectors: of a distance or position one, of an angle from its middle, of a dihedral the chain.
     free = point_0 < 0
-    first = picked(kind == _ANGLE, difference(place_0, place_1), difference(place_1, place_0))
-    first = picked(free, first, nearest_image(first, h, g, PERIODIC, ANY_CELL))
+    first = chosen(kind == _ANGLE, difference(place_0, place_1), difference(place_1, place_0))
+    first = chosen(free, first, nearest_image(first, h, g, PERIODIC, ANY_CELL))
     second = nearest_image(difference(place_2, place_1), h, g, PERIODIC, ANY_CELL)
     third = nearest_image(difference(place_3, place_2), h, g, PERIODIC, ANY_CELL)
 
     is_angle, is_dihedral = kind == _ANGLE, kind == _DIHEDRAL
-    length = length_of(first)
+    length = norm(first)
     value = length
     zero = (length * 0.0, length * 0.0, length * 0.0)
     by_first, by_second, by_third = divided(first, length), zero, zero
-    along = load_place(directions, variable, valid)
+    along = load_vector(directions + 3 * variable, valid)
     value = tl.where(kind == _POSITION, dot(first, along), value)
-    by_first = picked(kind == _POSITION, along, by_first)
+    by_first = chosen(kind == _POSITION, along, by_first)
     # Both have a normal: of an angle v_1 x v_2, of a dihedral m = v_1 x v_2 and n = v_2 x v_3.
     m, n = cross(first, second), cross(second, third)
-    size_m, middle = length_of(m), length_of(second)
+    size_m, middle = norm(m), norm(second)
     unit = divided(m, size_m)
     value = tl.where(is_angle, arctangent(size_m, dot(first, second)), value)
     squared = dot(first, first)
-    by_first = picked(is_angle, divided(cross(first, unit), squared), by_first)
-    by_second = picked(is_angle, divided(cross(unit, second), middle * middle), by_second)
+    by_first = chosen(is_angle, divided(cross(first, unit), squared), by_first)
+    by_second = chosen(is_angle, divided(cross(unit, second), middle * middle), by_second)
     torsion = arctangent(middle * dot(first, n), dot(m, n))
     value = tl.where(is_dihedral, torsion, value)
     one = divided(scaled(m, middle), dot(m, m))
     three = divided(scaled(n, middle), dot(n, n))
     turning = added(scaled(one, dot(first, second)), scaled(three, dot(third, second)))
-    by_first = picked(is_dihedral, one, by_first)
-    by_second = picked(is_dihedral, divided(scaled(turning, -1.0), middle * middle), by_second)
-    by_third = picked(is_dihedral, three, by_third)
+    by_first = chosen(is_dihedral, one, by_first)
+    by_second = chosen(is_dihedral, divided(scaled(turning, -1.0), middle * middle), by_second)
+    by_third = chosen(is_dihedral, three, by_third)
 
     named = tl.arange(0, VP)
     place = named[:, None] * B + variable[None, :]
@@ -402,10 +385,10 @@ def _bias_kernel(
             tl.store(entry, tl.load(entry) - strain)
 
     away = scaled(by_first, -1.0)
-    on_0 = picked(is_angle, by_first, away)
-    on_1 = picked(is_angle, scaled(added(by_first, by_second), -1.0), by_first)
-    on_1 = picked(is_dihedral, difference(by_first, by_second), on_1)
-    on_2 = picked(is_dihedral, difference(by_second, by_third), by_second)
+    on_0 = chosen(is_angle, by_first, away)
+    on_1 = chosen(is_angle, scaled(added(by_first, by_second), -1.0), by_first)
+    on_1 = chosen(is_dihedral, difference(by_first, by_second), on_1)
+    on_2 = chosen(is_dihedral, difference(by_second, by_third), by_second)
     pull_on_points(scratch, members, weights, point_0, point_0 >= 0, system, on_0, M, P, L)
     pull_on_points(scratch, members, weights, point_1, point_1 >= 0, system, on_1, M, P, L)
     pull_on_points(scratch, members, weights, point_2, point_2 >= 0, system, on_2, M, P, L)

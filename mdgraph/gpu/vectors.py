@@ -49,6 +49,22 @@ def dot(a, b):
 
 
 @triton.jit
+def norm(a):
+    """Length of a vector."""
+    return tl.sqrt(dot(a, a))
+
+
+@triton.jit
+def chosen(condition, a, b):
+    """Vector a where the condition holds, else b."""
+    return (
+        tl.where(condition, a[0], b[0]),
+        tl.where(condition, a[1], b[1]),
+        tl.where(condition, a[2], b[2]),
+    )
+
+
+@triton.jit
 def cross(a, b):
     """Vector product."""
     return (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])

@@ -494,3 +494,29 @@ class AppendedFile:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class TableWriter:
+    """Appends rows to a file; each row survives the death of the process.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, file: AppendedFile) -> None:
+        self.path = file.path
+        self._file = file
+
+    def sync(self) -> None:
+        """Waits until all rows would survive a loss of power."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Closes the file; closing twice is harmless."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -17,6 +17,7 @@ from mdgraph.errors import FileError, InputError
 from mdgraph.io.decimals import format_decimals
 from mdgraph.io.files import (
     AppendedFile,
+    TableWriter,
     disk_failures,
     readable_file,
     refuse_existing,
@@ -65,7 +66,7 @@ def unit_row(columns: Sequence[str]) -> str:
     return ",".join(units)
 
 
-class LogWriter:
+class LogWriter(TableWriter):
     """Appends rows to a CSV file; each row survives the death of the process.
 
     Attributes:
@@ -75,10 +76,9 @@ class LogWriter:
     """
 
     def __init__(self, file: AppendedFile, columns: Sequence[str], last_step: int | None) -> None:
-        self.path = file.path
+        super().__init__(file)
         self.columns = tuple(columns)
         self.last_step = last_step
-        self._file = file
 
     @classmethod
     def create(
@@ -175,20 +175,6 @@ class LogWriter:
         numbers = (_text(column, values[column]) for column in self.columns[1:])
         self._file.append((",".join((str(step), *numbers)) + "\n").encode())
         self.last_step = step
-
-    def sync(self) -> None:
-        """Waits until all rows would survive a loss of power."""
-        self._file.sync()
-
-    def close(self) -> None:
-        """Closes the file; closing twice is harmless."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 def _text(column: str, value: float) -> str:

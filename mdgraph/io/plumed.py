@@ -16,7 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.io.decimals import parse_decimals
-from mdgraph.io.files import AppendedFile, disk_failures, refuse_existing, write_atomically
+from mdgraph.io.files import (
+    AppendedFile,
+    TableWriter,
+    disk_failures,
+    refuse_existing,
+    write_atomically,
+)
 
 _NAMES: Final = "#! FIELDS"
 _CONSTANT: Final = "#! SET"
@@ -171,7 +177,7 @@ def _slowly(
     return values
 
 
-class PlumedWriter:
+class PlumedWriter(TableWriter):
     """Appends rows to a table; each row survives the death of the process.
 
     Attributes:
@@ -181,10 +187,9 @@ class PlumedWriter:
     """
 
     def __init__(self, file: AppendedFile, fields: Sequence[str], digits: int = 10) -> None:
-        self.path = file.path
+        super().__init__(file)
         self.fields = tuple(fields)
         self.digits = digits
-        self._file = file
 
     @classmethod
     def create(
@@ -269,17 +274,3 @@ class PlumedWriter:
         line = " %.15g" + f" %.{self.digits}g" * (len(self.fields) - 1) + "\n"
         text = "".join(line % tuple(row) for row in values.tolist())
         self._file.append(text.encode())
-
-    def sync(self) -> None:
-        """Waits until all rows would survive a loss of power."""
-        self._file.sync()
-
-    def close(self) -> None:
-        """Closes the file; closing twice is harmless."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

@@ -9,30 +9,25 @@ import triton
 import triton.language as tl
 
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
-from mdgraph.gpu.vectors import combined, cross, difference, dot, load_vector, store_vector
+from mdgraph.gpu.vectors import (
+    chosen,
+    combined,
+    cross,
+    difference,
+    dot,
+    load_vector,
+    norm,
+    store_vector,
+)
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 
 @triton.jit
-def _length(a):
-    return tl.sqrt(dot(a, a))
-
-
-@triton.jit
 def _normalized(a):
-    length = _length(a)
+    length = norm(a)
     length = tl.where(length > 0, length, 1.0)
     return a[0] / length, a[1] / length, a[2] / length
-
-
-@triton.jit
-def _chosen(condition, a, b):
-    return (
-        tl.where(condition, a[0], b[0]),
-        tl.where(condition, a[1], b[1]),
-        tl.where(condition, a[2], b[2]),
-    )
 
 
 @triton.jit
@@ -65,13 +60,13 @@ def _complete(a, b, c, p, q, r):
         (axis[0] - part * along[0], axis[1] - part * along[1], axis[2] - part * along[2])
     )
     second = cross(along, first)
-    filled_a = _chosen(periodic == 1, first, (one, zero, zero))
-    filled_b = _chosen(periodic == 1, _chosen(p, first, second), (zero, one, zero))
-    filled_c = _chosen(periodic == 1, second, (zero, zero, one))
-    filled_a = _chosen(periodic == 2, _normalized(cross(b, c)), filled_a)
-    filled_b = _chosen(periodic == 2, _normalized(cross(c, a)), filled_b)
-    filled_c = _chosen(periodic == 2, _normalized(cross(a, b)), filled_c)
-    return _chosen(p, a, filled_a), _chosen(q, b, filled_b), _chosen(r, c, filled_c)
+    filled_a = chosen(periodic == 1, first, (one, zero, zero))
+    filled_b = chosen(periodic == 1, chosen(p, first, second), (zero, one, zero))
+    filled_c = chosen(periodic == 1, second, (zero, zero, one))
+    filled_a = chosen(periodic == 2, _normalized(cross(b, c)), filled_a)
+    filled_b = chosen(periodic == 2, _normalized(cross(c, a)), filled_b)
+    filled_c = chosen(periodic == 2, _normalized(cross(a, b)), filled_c)
+    return chosen(p, a, filled_a), chosen(q, b, filled_b), chosen(r, c, filled_c)
 
 
 @triton.jit
@@ -129,9 +124,9 @@ def lattice_kernel(
     for row in tl.static_range(3):
         store_vector(inverse + at + 3 * row, (u[row], v[row], w[row]), inside)
     list_range = tl.load(limits)
-    tl.store(reach + system * 3, tl.where(p, list_range * _length(u), 0.0), mask=inside)
-    tl.store(reach + system * 3 + 1, tl.where(q, list_range * _length(v), 0.0), mask=inside)
-    tl.store(reach + system * 3 + 2, tl.where(r, list_range * _length(w), 0.0), mask=inside)
+    tl.store(reach + system * 3, tl.where(p, list_range * norm(u), 0.0), mask=inside)
+    tl.store(reach + system * 3 + 1, tl.where(q, list_range * norm(v), 0.0), mask=inside)
+    tl.store(reach + system * 3 + 2, tl.where(r, list_range * norm(w), 0.0), mask=inside)
     if SKIN:
         d = load_vector(reference_cell + at, p)
         e = load_vector(reference_cell + at + 3, q)
@@ -180,7 +175,7 @@ def due_kernel(
             product(place, deformation, system, 1, inside),
             product(place, deformation, system, 2, inside),
         )
-    moved = _length(difference(load_vector(positions + atom * 3, inside), place))
+    moved = norm(difference(load_vector(positions + atom * 3, inside), place))
     # A position that is not a number must count as moved.
     still = 2.0 * moved <= tl.load(allowed + system, mask=inside, other=0.0)
     if tl.max((inside & ~still).to(tl.int32), 0) > 0:
