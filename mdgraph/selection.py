@@ -19,7 +19,6 @@ from typing import Final, NamedTuple, NoReturn
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.spatial import KDTree
 
 from mdgraph.arguments import shown
 from mdgraph.errors import InputError, name_some, printable, similar_names
@@ -472,6 +471,8 @@ def _are_near(system: System, centers: _Mask, others: _Mask, distance: float) ->
         shifts[:, axis] = np.arange(-count, count + 1)
         images = (images + shifts[:, None]).reshape(-1, 3)
         images = images[np.abs(images[:, axis] - 0.5) <= 0.5 + margins[axis] + 1e-9]
+    from scipy.spatial import KDTree
+
     nearest, _ = KDTree(images @ vectors).query(
         fractional[others] @ vectors, distance_upper_bound=1.001 * reach + 1e-6
     )

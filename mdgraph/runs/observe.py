@@ -8,7 +8,6 @@ from functools import partial
 from math import isfinite
 from typing import Any, Final
 
-from mdgraph.analysis.plots import recorded_figure
 from mdgraph.engine import (
     Averages,
     DomainMonitor,
@@ -103,6 +102,8 @@ class ObservedReporter:
                     result.save(path, system=number, overwrite=True)
             path = self._parts[0].path / f"{word}.png"
             if self._alone and (overwrite or not path.exists()):
+                from mdgraph.analysis.plots import recorded_figure
+
                 write_atomically(path, recorded_figure(result).savefig)
 
     def _results(self) -> Iterator[tuple[str, Any]]:

@@ -5,13 +5,11 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
-from mdgraph.analysis.plots import Ladder, PairDistribution, replicas_figure, run_figure
 from mdgraph.analysis.rdf import most_common_heavy_element, radial_distribution, smallest_height
 from mdgraph.decomposition import atoms_here
 from mdgraph.engine import Simulation
@@ -41,6 +39,11 @@ from mdgraph.runs.setup import distinct
 from mdgraph.state import State
 from mdgraph.system import System
 from mdgraph.units import BAR, DENSITY, SYMBOLS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from mdgraph.analysis.plots import PairDistribution
 
 logger = logging.getLogger(__name__)
 
@@ -340,7 +343,9 @@ def draw_picture(run: Run, systems: Sequence[System], source: Source) -> None:
 
 def _system_figure(
     run: Run, logs: Sequence[Mapping[str, Any]], systems: Sequence[System], source: Source
-) -> Figure:
+) -> "Figure":
+    from mdgraph.analysis.plots import run_figure
+
     configuration, (log,), (system,) = run.configuration, logs, systems
     assert isinstance(configuration, MDConfig)
     kelvin = log["temperature_K"]
@@ -358,7 +363,9 @@ def _system_figure(
 
 def _replicas_figure(
     run: Run, logs: Sequence[Mapping[str, Any]], systems: Sequence[System], source: Source
-) -> Figure:
+) -> "Figure":
+    from mdgraph.analysis.plots import Ladder, replicas_figure
+
     configuration = run.configuration
     assert isinstance(configuration, MDConfig)
     ladder = None
@@ -427,7 +434,7 @@ def _conditions(configuration: MDConfig) -> str:
 
 def _distribution(
     trajectory: TrajectoryReader, system: System, source: Source
-) -> PairDistribution | None:
+) -> "PairDistribution | None":
     """g(r) of the most common heavy element; None without three periodic directions.
 
     None also if the trajectory leaves out some of its atoms.
@@ -447,4 +454,6 @@ def _distribution(
     simulated = radial_distribution(
         ((frame.positions, frame.cell) for frame in frames), atoms, atoms, maximum=reach
     )
+    from mdgraph.analysis.plots import PairDistribution
+
     return PairDistribution(pair, simulated, source.training_distribution(pair))
