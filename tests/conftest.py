@@ -34,15 +34,16 @@ import ase.io
 from ase_atoms import CountedCalculation, ethanol
 from ase_pairs import SEARCHES
 from interpreter import hasten
+from prepared import IMPORTED
 from recording import RecordedGraph
 
-from mdgraph.analysis.plots import replicas_figure, run_figure
+from mdgraph.analysis import plots
 from mdgraph.checkpoints import save
 from mdgraph.cli import main
 from mdgraph.drivers.ase import calculator
 from mdgraph.engine import dynamics
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
-from mdgraph.runs import md, summary
+from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig
 
 if os.environ.get("TRITON_INTERPRET") == "1":
@@ -58,6 +59,17 @@ if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
 # The same cases in every run; the suite's own time limit bounds each test.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests of a file stay on one worker, where they share fixtures, until another is idle.
+
+    What `--dist` names is taken instead.
+    """
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -291,8 +303,8 @@ def pictures_are_not_drawn(request: pytest.FixtureRequest, monkeypatch: pytest.M
         monkeypatch.setattr(figure, "savefig", lambda path: path.write_bytes(b"\x89PNG"))
         return figure
 
-    for draw in (run_figure, replicas_figure):
-        monkeypatch.setattr(summary, draw.__name__, partial(undrawn, draw))
+    for draw in (plots.run_figure, plots.replicas_figure):
+        monkeypatch.setattr(plots, draw.__name__, partial(undrawn, draw))
 
 
 @pytest.fixture
@@ -319,5 +331,5 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> type[CountedCalculation]:
 def processes() -> Any:
     """Starts processes that have imported everything already, and no threads of this one."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mdgraph.runs.md", "mdgraph.train.loop"])
+    context.set_forkserver_preload([*IMPORTED])
     return context

@@ -1,15 +1,13 @@
 """A system alone, in any batch and with any number of threads."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from prepared import ended
 from random_networks import TENSORNET, TENSORNET2, crystal, molecule, network
-from repository import SUPPORT
 
 from mdgraph.engine.calculation import Calculation
 from mdgraph.models import TensorNetPotential
@@ -64,6 +62,7 @@ PROGRAM = """
 import sys
 import numpy as np
 import torch
+from prepared import ended
 from random_networks import TENSORNET, TENSORNET2, crystal, network
 from mdgraph.engine.calculation import Calculation
 torch.set_num_threads(int(sys.argv[1]))
@@ -80,16 +79,12 @@ np.save(sys.argv[2], np.stack(rows))
 """
 
 
-def test_any_number_of_threads_gives_the_same_bits(tmp_path: Path) -> None:
+def test_any_number_of_threads_gives_the_same_bits(processes: Any, tmp_path: Path) -> None:
     rows = []
     for threads in ("1", "2"):
         path = tmp_path / f"{threads}.npy"
-        environment = os.environ | {
-            "OMP_NUM_THREADS": threads,
-            "NUMBA_NUM_THREADS": threads,
-            "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path]),
-        }
-        subprocess.run([sys.executable, "-c", PROGRAM, threads, path], check=True, env=environment)
+        done = ended(processes, ["-c", PROGRAM, threads, path])
+        assert done.returncode == 0, done.stderr
         rows.append(np.load(path))
     one, two = (row.reshape(2, 3, -1) for row in rows)
     np.testing.assert_array_equal(one[:, :2], two[:, :2])

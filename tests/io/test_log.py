@@ -3,12 +3,12 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from repository import ROOT
+from prepared import PreparedProcess
 
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.log import LOG_COLUMNS, LogWriter, read_log, unit_row
@@ -154,7 +154,7 @@ def test_absent_logs(tmp_path: Path) -> None:
     assert not (tmp_path / "log.csv").exists()
 
 
-def test_a_killed_run_leaves_all_its_rows(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_all_its_rows(processes: Any, tmp_path: Path) -> None:
     code = """
 import sys
 from mdgraph.io.log import LogWriter
@@ -165,8 +165,7 @@ for step in range(10**9):
         print("ready", flush=True)
 """
     path = tmp_path / "log.csv"
-    command = [sys.executable, "-c", code, str(path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
+    with PreparedProcess(processes, ["-c", code, path], stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == "ready\n"
         os.kill(run.pid, signal.SIGKILL)

@@ -1,15 +1,14 @@
 """Trajectories hold exactly their frames, while they are written and for other readers."""
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import ase.io
 import h5py
 import numpy as np
 import pytest
-from repository import ROOT
+from prepared import ended
 from written_frames import (
     assert_atoms,
     assert_holds,
@@ -95,7 +94,9 @@ class TestFrames:
 
 class TestWhileWritten:
     @both_formats
-    def test_another_process_reads_all_frames(self, tmp_path: Path, suffix: str) -> None:
+    def test_another_process_reads_all_frames(
+        self, processes: Any, tmp_path: Path, suffix: str
+    ) -> None:
         code = (
             "import sys\n"
             "from mdgraph.io.formats import read_trajectory\n"
@@ -106,8 +107,7 @@ class TestWhileWritten:
         with create_trajectory(path, water()) as writer:
             for step in range(3):
                 writer.append(frame(step))
-            command = [sys.executable, "-c", code, str(path)]
-            output = subprocess.check_output(command, cwd=ROOT, text=True).split()
+            output = ended(processes, ["-c", code, path]).stdout.split()
             writer.append(frame(3))
         assert output == ["0", "1", "2", float(frame(2).positions.sum()).hex()]
 

@@ -5,13 +5,13 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
-from repository import ROOT
+from prepared import PreparedProcess, ended
 from written_frames import assert_holds, assert_same, both_formats, frame, water, write
 
 from mdgraph.errors import FileError
@@ -19,7 +19,6 @@ from mdgraph.io.formats import create_trajectory, read_trajectory, resume_trajec
 
 WRITE_UNTIL_KILLED = """
 import sys
-sys.path.insert(0, "tests/support")
 from written_frames import create_trajectory, frame, water
 with create_trajectory(sys.argv[1], water()) as writer:
     for step in range(10**9):
@@ -29,7 +28,6 @@ with create_trajectory(sys.argv[1], water()) as writer:
 
 WRITE_UNTIL_FULL = """
 import os, resource, sys
-sys.path.insert(0, "tests/support")
 from mdgraph.errors import FileError
 from written_frames import create_trajectory, frame, water
 writer = create_trajectory(sys.argv[1], water())
@@ -47,7 +45,6 @@ except FileError as error:
 
 REFUSE_TO_GROW = """
 import resource, sys
-sys.path.insert(0, "tests/support")
 from mdgraph.errors import FileError
 from mdgraph.io.formats import create_trajectory, resume_trajectory
 from written_frames import water
@@ -66,11 +63,11 @@ class TestFaults:
     @both_formats
     @pytest.mark.parametrize("frames", [1, 50])
     def test_a_killed_run_leaves_all_its_frames_and_goes_on(
-        self, tmp_path: Path, suffix: str, frames: int
+        self, processes: Any, tmp_path: Path, suffix: str, frames: int
     ) -> None:
         path = tmp_path / f"run{suffix}"
-        command = [sys.executable, "-c", WRITE_UNTIL_KILLED, str(path)]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
+        words = ["-c", WRITE_UNTIL_KILLED, path]
+        with PreparedProcess(processes, words, stdout=subprocess.PIPE) as run:
             assert run.stdout is not None
             for _ in range(frames):
                 written = int(run.stdout.readline())
@@ -87,11 +84,10 @@ class TestFaults:
 
     @both_formats
     def test_a_full_disk_ends_in_a_sentence_and_leaves_the_frames(
-        self, tmp_path: Path, suffix: str
+        self, processes: Any, tmp_path: Path, suffix: str
     ) -> None:
         path = tmp_path / f"run{suffix}"
-        command = [sys.executable, "-c", WRITE_UNTIL_FULL, str(path)]
-        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        run = ended(processes, ["-c", WRITE_UNTIL_FULL, path])
         assert run.stderr == ""
         assert run.returncode == 0
         failed, _, sentence = run.stdout.strip().partition(" ")
@@ -106,12 +102,11 @@ class TestFaults:
         ("act", "limit"), [("create", 0), ("create", 9000), ("resume", 9000), ("resume", 40_000)]
     )
     def test_a_disk_full_from_the_start_leaves_what_was(
-        self, tmp_path: Path, act: str, limit: int
+        self, processes: Any, tmp_path: Path, act: str, limit: int
     ) -> None:
         path = tmp_path / "run.h5"
         before = write(path, range(50)).read_bytes() if act == "resume" else None
-        command = [sys.executable, "-c", REFUSE_TO_GROW, str(path), act, str(limit)]
-        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        run = ended(processes, ["-c", REFUSE_TO_GROW, path, act, limit])
         assert run.stderr == ""
         assert run.returncode == 0
         assert run.stdout.startswith(f"Cannot write {path}: the file would exceed")

@@ -28,12 +28,12 @@ Run = Callable[..., Ended]
 
 
 @pytest.fixture
-def run(processes: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(processes: Any, tmp_path: Path) -> Run:
     """Runs a script in a process of its own, whose threads and modules are no test's."""
 
     def run(script: str, *arguments: object) -> Ended:
         words = [BENCHMARKS / script, *arguments]
-        return run_prepared(processes, words, tmp_path, tmp_path_factory.mktemp("printed"))
+        return run_prepared(processes, words, tmp_path)
 
     return run
 

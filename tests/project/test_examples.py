@@ -33,12 +33,11 @@ Python = Callable[..., str]
 
 
 @pytest.fixture
-def python(processes: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Python:
+def python(processes: Any, tmp_path: Path) -> Python:
     """Runs a script or module in an empty folder, where warnings are errors; returns its output."""
 
     def run(*arguments: object) -> str:
-        prints = tmp_path_factory.mktemp("printed")
-        done = run_prepared(processes, arguments, tmp_path, prints)
+        done = run_prepared(processes, arguments, tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prepared import PreparedProcess, prepared_ranks
 
 from mdgraph.engine.restart import restart_step
 from mdgraph.errors import InputError
@@ -38,20 +39,32 @@ def recorded(out: Path, key: str) -> Any:
     return record["configuration"][key]
 
 
-def command(
-    *words: object, ranks: int = 2, threads: int = 1, **options: Any
-) -> "subprocess.Popen[str]":
-    """The command under torchrun; alone with one rank."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    before = launcher if ranks > 1 else ["-P"]  # as the installed command
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT)}
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def torchrun(*words: object) -> "subprocess.Popen[str]":
+    """The command on two ranks of torchrun."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.Popen(
-        [sys.executable, *before, "-m", "mdgraph", *map(str, words)],
-        env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+        [sys.executable, *launcher, "-m", "mdgraph", *map(str, words)],
+        env=os.environ | ENVIRONMENT, text=True, start_new_session=True, **PIPES,
     )  # fmt: skip
 
 
-def finished(process: "subprocess.Popen[str]") -> Printed:
+def command(processes: Any, *words: object, **options: Any) -> PreparedProcess:
+    """The command in a process of its own, which may start others."""
+    env = os.environ | ENVIRONMENT
+    return PreparedProcess(processes, ["-m", "mdgraph", *words], env=env, **PIPES, **options)
+
+
+def two_ranks(processes: Any, *words: object) -> list[PreparedProcess]:
+    """The command on two ranks, as torchrun would start them."""
+    env = os.environ | ENVIRONMENT
+    return prepared_ranks(processes, ["-m", "mdgraph", *words], 2, env=env, **PIPES)
+
+
+def finished(process: "subprocess.Popen[str] | PreparedProcess") -> Printed:
     out, err = process.communicate(timeout=240)
     said = [line for line in err.splitlines() if line.startswith("mdgraph:")]
     sys.stderr.write(err)  # which pytest shows of a test that fails
@@ -91,14 +104,13 @@ def test_a_minimum_is_found_in_domains(tmp_path: Path) -> None:
     assert outcomes[0].largest_force == pytest.approx(outcomes[1].largest_force, abs=1e-6)
 
 
-def test_a_command_starts_its_ranks(tmp_path: Path) -> None:
+def test_a_command_starts_its_ranks(processes: Any, tmp_path: Path) -> None:
     """For the domains, which then go on in one process; rank 0 alone prints."""
     out = tmp_path / "run"
     (tmp_path / "typer.py").write_text("raise RuntimeError('a file of the user')")
     words = ("--out", out, "--devices", "cpu,cpu", "--no-check", "--domains", 2, "--seed", 2)
-    first = command(
-        "md", WATER, *words, "--steps", 10, "--trajectory-interval", 10, ranks=1, cwd=tmp_path
-    )
+    steps = ("--steps", 10, "--trajectory-interval", 10)
+    first = command(processes, "md", WATER, *words, *steps, cwd=tmp_path)
     status, printed, said = finished(first)
     assert status == 0, said
     assert printed.count("ps simulated (10 of 10 steps)") == 1
@@ -110,21 +122,25 @@ def test_a_command_starts_its_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # ranks share replicas in test_run_replicas.py, too
-def test_a_command_starts_the_ranks_of_replicas(tmp_path: Path) -> None:
+def test_a_command_starts_the_ranks_of_replicas(processes: Any, tmp_path: Path) -> None:
     out = tmp_path / "replicas"
     words = ("--out", out, "--devices", "cpu,cpu", "--no-check", "--replicas", 2, "--steps", 2)
-    status, printed, said = finished(command("md", WATER, *words, ranks=1))
+    status, printed, said = finished(command(processes, "md", WATER, *words))
     assert status == 0, said
     assert f"To go on: mdgraph md --resume --out {out} --devices cpu,cpu" in printed
     assert (out / "rank-1").is_dir()
 
 
 def test_devices_that_cannot_be_started(
-    tmp_path: Path, mdgraph_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    processes: Any,
+    tmp_path: Path,
+    mdgraph_command: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One sentence each, by one rank, and nothing is written."""
     out = tmp_path / "run"
-    status, _, said = finished(command("md", WATER, "--out", out, "--devices", "cpu,cpu", ranks=1))
+    started = command(processes, "md", WATER, "--out", out, "--devices", "cpu,cpu")
+    status, _, said = finished(started)
     assert (status, said.count("mdgraph: error")) == (1, 1)
     assert "--devices started 2; start it without --devices" in said
     for devices, options, count, sentence in (
@@ -144,14 +160,14 @@ def test_devices_that_cannot_be_started(
     [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGUSR1, signal.SIGKILL],
 )
 def test_signals_reach_the_ranks_that_a_command_starts(
-    tmp_path: Path, ending: signal.Signals
+    processes: Any, tmp_path: Path, ending: signal.Signals
 ) -> None:
     """They write a checkpoint and end, also where the command is killed."""
     out = tmp_path / "run"
     configuration = tmp_path / "run.yaml"
     configuration.write_text(f"out: {out}\ndomains: 2\ncheckpoint_interval: 5\n")
     words = ("--config", configuration, "--devices", "cpu,cpu", "--no-check", "--steps", 100_000)
-    process = command("md", WATER, *words, ranks=1)
+    process = command(processes, "md", WATER, *words)
     end = time.monotonic() + 200.0
     while not RunDirectory(out).checkpoint.exists():
         assert process.poll() is None, process.communicate()
@@ -170,12 +186,14 @@ def test_signals_reach_the_ranks_that_a_command_starts(
     assert "--devices cpu,cpu" in printed
 
 
-def test_ranks_run_and_go_on_with_others(tmp_path: Path) -> None:
+def test_ranks_run_and_go_on_with_others(processes: Any, tmp_path: Path) -> None:
     """Two ranks, checked at the start; then one process. Rank 0 alone prints."""
     out = tmp_path / "run"
     words = ("--steps", 20, "--trajectory-interval", 10, "--seed", 2)
-    status, printed, said = finished(command("md", WATER, "--out", out, "--domains", 2, *words))
-    assert status == 0, said
+    both = two_ranks(processes, "md", WATER, "--out", out, "--domains", 2, *words)
+    (status, printed, said), (other, *silence) = map(finished, both)
+    assert (status, other) == (0, 0), said
+    assert silence == ["", ""]
     assert printed.count("ps simulated (20 of 20 steps)") == 1
     assert said.count("H128 O64") == 1
     assert "torchrun --nproc-per-node 2 -m mdgraph md --resume" in printed
@@ -188,18 +206,26 @@ def test_ranks_run_and_go_on_with_others(tmp_path: Path) -> None:
     np.testing.assert_allclose(last_positions(out), last_positions(tmp_path / "whole"), atol=1e-6)
 
 
-def long_run(out: Path) -> "tuple[subprocess.Popen[str], dict[int, int]]":
-    """A run of two ranks that has begun, and the process of each rank."""
-    process = command(
-        "md", WATER, "--out", out, "--domains", 2, "--steps", 100_000, "--log-interval", 10,
-        "--checkpoint-interval", 20, "--no-check", start_new_session=True,
-    )  # fmt: skip
+LONG = (
+    "md", WATER, "--domains", 2, "--steps", 100_000, "--log-interval", 10,
+    "--checkpoint-interval", 20, "--no-check",
+)  # fmt: skip
+
+
+def wait_for_rows(out: Path, process: "subprocess.Popen[str] | PreparedProcess") -> None:
+    """Until some are in the log."""
     deadline = time.monotonic() + 120
     log = out / "log.csv"
     while time.monotonic() < deadline and process.poll() is None:
         if log.exists() and log.read_text(encoding="utf-8").count("\n") > 3:
             break
         time.sleep(0.1)
+
+
+def long_run(out: Path) -> "tuple[subprocess.Popen[str], dict[int, int]]":
+    """A run of two ranks that has begun, and the process of each rank."""
+    process = torchrun(*LONG, "--out", out)
+    wait_for_rows(out, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8")
     ranks = {}
     for child in map(int, children.split()):
@@ -213,15 +239,16 @@ def gone(process: int) -> bool:
     return not Path(f"/proc/{process}").exists()
 
 
-def test_a_lost_rank_ends_the_run_with_the_way_on(tmp_path: Path) -> None:
+def test_a_lost_rank_ends_the_run_with_the_way_on(processes: Any, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process, ranks = long_run(out)
-    os.kill(ranks[1], signal.SIGKILL)
+    first, lost = two_ranks(processes, *LONG, "--out", out)
+    wait_for_rows(out, first)
+    lost.kill()
+    lost.communicate()
     began = time.monotonic()
-    status, _, said = finished(process)
+    status, _, said = finished(first)
     assert time.monotonic() - began < 60
     assert status == 1
-    assert gone(ranks[0])
     last = said.splitlines()[-1]
     assert "Rank 0 of 2 lost another one" in last
     assert f"That in {out} is of step " in last
@@ -253,7 +280,7 @@ def test_a_signal_writes_a_checkpoint_and_ends_all_ranks(
 @pytest.mark.slow  # that of ranks which a command starts is looked at above
 def test_a_sentence_of_rank_0_ends_all_ranks(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    status, printed, said = finished(command("md", WATER, "--out", out, "--domains", "2x2x1"))
+    status, printed, said = finished(torchrun("md", WATER, "--out", out, "--domains", "2x2x1"))
     assert status == 1
     assert printed == ""
     expected = "There are 4 domains (2x2x1) and 2 ranks; give each rank one, by 4 ranks or by 2 dom"

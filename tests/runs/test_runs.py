@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from prepared import PreparedProcess
 from run_folders import content, folder_of, rows
 from torch.profiler import ProfilerActivity, profile
 
@@ -435,7 +436,7 @@ def wait_for_rows(log: Path, target: int, process: Any) -> None:
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
 def test_a_signal_ends_the_chunk_and_says_how_to_go_on(
-    configured: Callable[..., MDConfig], tmp_path: Path, number: signal.Signals
+    processes: Any, configured: Callable[..., MDConfig], tmp_path: Path, number: signal.Signals
 ) -> None:
     parted = configured(steps=10**6, checkpoint_interval=10**6)
     options = [
@@ -443,12 +444,11 @@ def test_a_signal_ends_the_chunk_and_says_how_to_go_on(
         for name, value in parted.model_dump(exclude_unset=True).items()
         if name != "structure"
     ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mdgraph", "md", *(parted.structure or ()), *options],
+    process = PreparedProcess(
+        processes,
+        ["-m", "mdgraph", "md", *(parted.structure or ()), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
     )
     wait_for(lambda: rows(Path(parted.out) / "log.csv") > 5 or process.poll() is not None)
     process.send_signal(number)

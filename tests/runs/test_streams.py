@@ -14,6 +14,7 @@ from typing import Any
 import ase.io
 import numpy as np
 import pytest
+from prepared import PreparedProcess, prepared_ranks
 from repository import ROOT
 
 from mdgraph.data import LabelledFrame, Provenance, write_dataset
@@ -68,12 +69,15 @@ def arguments(tiny_potential: Path, tmp_path: Path) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def whole(
-    frames_file: Path, tiny_potential: Path, tmp_path_factory: pytest.TempPathFactory
+    processes: Any,
+    frames_file: Path,
+    tiny_potential: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> bytes:
     """Results that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "e.extxyz"
     words = ["eval", frames_file, "--potential", tiny_potential, "--no-check", "--out", out]
-    subprocess.run(command(*words), check=True, env=environment())
+    assert begun(processes, *words).wait() == 0
     return out.read_bytes()
 
 
@@ -85,6 +89,11 @@ def environment() -> dict[str, str]:
 def command(*words: object, ranks: int = 1) -> list[str]:
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
     return [sys.executable, *launcher * (ranks > 1), "-m", "mdgraph", *map(str, words)]
+
+
+def begun(processes: Any, *words: object, **streams: Any) -> PreparedProcess:
+    """The command in a process of its own."""
+    return PreparedProcess(processes, ["-m", "mdgraph", *words], env=environment(), **streams)
 
 
 def lines_of(path: Path, frame: int) -> tuple[list[str], int]:
@@ -117,18 +126,18 @@ def test_a_cut_file_goes_on_to_the_same_bytes(
 
 
 def test_a_killed_command_goes_on_to_the_same_bytes(
-    arguments: list[Any], frames_file: Path, whole: bytes, tmp_path: Path
+    processes: Any, arguments: list[Any], frames_file: Path, whole: bytes, tmp_path: Path
 ) -> None:
     out = tmp_path / "e.extxyz"
-    words = command("eval", frames_file, *arguments, "--resume")  # which starts without a file
-    process = subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL)
+    words = ["eval", frames_file, *arguments, "--resume"]  # which starts without a file
+    process = begun(processes, *words)
     while not out.exists() and process.poll() is None:
         time.sleep(0.01)
     process.kill()
     process.wait()
     kept = out.read_bytes()
     assert whole.startswith(kept)
-    subprocess.run(words, env=environment(), check=True)
+    assert begun(processes, *words).wait() == 0
     assert out.read_bytes() == whole
 
 
@@ -277,13 +286,12 @@ def test_workers_write_what_one_process_writes(
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("workers", ["0", "2"])
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("H nonsense 1 1\n", "frame 1050, line 8404: 'nonsense' is no number"),
-        ("H nan 1 1\n", "frame 1050: The positions of atom 1 are not finite"),
-        ("F 1.9 1 1\n", "frame 1050: The potential does not know F (atoms 1)"),
+        ("H nonsense 1 1\n", "frame 700, line 5604: 'nonsense' is no number"),
+        ("H nan 1 1\n", "frame 700: The positions of atom 1 are not finite"),
+        ("F 1.9 1 1\n", "frame 700: The potential does not know F (atoms 1)"),
     ],
 )
 def test_errors_of_workers_are_those_of_one_process(
@@ -291,19 +299,19 @@ def test_errors_of_workers_are_those_of_one_process(
     arguments: list[Any],
     frames_file: Path,
     tmp_path: Path,
-    workers: str,
     line: str,
     sentence: str,
 ) -> None:
-    lines, at = lines_of(frames_file, 1050)
+    """Near the start of a block, as the frames of it before are then evaluated one by one."""
+    lines, at = lines_of(frames_file, 700)
     lines[at + 3] = line
     broken = tmp_path / "broken.extxyz"
     broken.write_text("".join(lines))
-    done = mdgraph_command("eval", broken, *arguments, "--workers", workers)
+    done = mdgraph_command("eval", broken, *arguments, "--workers", "2")
     assert done.status == 1
     (error,) = (text for text in done.err.splitlines() if "error" in text)
     assert sentence in error
-    assert (tmp_path / "e.extxyz").read_bytes().count(b"Lattice") == 1050
+    assert (tmp_path / "e.extxyz").read_bytes().count(b"Lattice") == 700
 
 
 def workers_of(process: int) -> list[int]:
@@ -325,15 +333,17 @@ def is_running(process: int) -> bool:
     [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL, None],
 )
 def test_no_worker_outlives_the_command(
-    arguments: list[Any], frames_file: Path, tmp_path: Path, ending: signal.Signals | None
+    processes: Any,
+    arguments: list[Any],
+    frames_file: Path,
+    tmp_path: Path,
+    ending: signal.Signals | None,
 ) -> None:
     """Nor does the command a worker that was killed; what is written then is whole."""
     feeder, fed = os.pipe()
     out = tmp_path / "e.extxyz"
-    words = command("eval", "-", *arguments, "--workers", "2")
-    process = subprocess.Popen(
-        words, env=environment(), stdin=feeder, stderr=subprocess.PIPE, text=True
-    )
+    words = ["eval", "-", *arguments, "--workers", "2"]
+    process = begun(processes, *words, stdin=feeder, stderr=subprocess.PIPE)
     os.close(feeder)
     frame = b"".join(frames_file.read_bytes().splitlines(keepends=True)[:8])
     end = time.monotonic() + 120.0
@@ -442,6 +452,19 @@ def test_workers_import_no_torch() -> None:
 # Several devices and ranks
 
 
+def ranks_of(processes: Any, *words: object, stdin: int) -> list[PreparedProcess]:
+    """The command on two ranks."""
+    return prepared_ranks(
+        processes,
+        ["-m", "mdgraph", *words],
+        2,
+        env=environment(),
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
 @pytest.mark.usefixtures("one_thread")
 def test_devices_share_a_stream(
     mdgraph_command: Command, arguments: list[Any], frames_file: Path, whole: bytes, tmp_path: Path
@@ -454,16 +477,15 @@ def test_devices_share_a_stream(
 
 
 def test_two_ranks_write_what_one_writes(
-    arguments: list[Any], frames_file: Path, whole: bytes, tmp_path: Path
+    processes: Any, arguments: list[Any], frames_file: Path, whole: bytes, tmp_path: Path
 ) -> None:
-    words = command("eval", "-", *arguments, ranks=2)
     with frames_file.open("rb") as file:
-        done = subprocess.run(
-            words, env=environment(), stdin=file, capture_output=True, text=True, check=False
-        )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{FRAMES} frames written to {tmp_path / 'e.extxyz'}\n"
-    assert "rank 1 cpu" in done.stderr
+        both = ranks_of(processes, "eval", "-", *arguments, stdin=file.fileno())
+        ends = [rank.communicate() for rank in both]
+    assert [rank.returncode for rank in both] == [0, 0], ends
+    assert ends[0][0] == f"{FRAMES} frames written to {tmp_path / 'e.extxyz'}\n"
+    assert ends[1][0] == ""
+    assert "rank 1 cpu" in ends[0][1]
     assert (tmp_path / "e.extxyz").read_bytes() == whole
 
 
@@ -484,14 +506,11 @@ def test_all_ranks_end_with_one_sentence(
 
 
 def test_a_lost_rank_ends_the_others(
-    arguments: list[Any], frames_file: Path, tmp_path: Path
+    processes: Any, arguments: list[Any], frames_file: Path, tmp_path: Path
 ) -> None:
     """Whose results are whole."""
     feeder, fed = os.pipe()
-    words = command("eval", "-", *arguments, ranks=2)
-    process = subprocess.Popen(
-        words, env=environment(), stdin=feeder, stderr=subprocess.PIPE, text=True
-    )
+    process, lost = ranks_of(processes, "eval", "-", *arguments, stdin=feeder)
     os.close(feeder)
     frame = "".join(frames_file.read_text().splitlines(keepends=True)[:8]).encode()
     out, end = tmp_path / "e.extxyz", time.monotonic() + 120.0
@@ -500,14 +519,8 @@ def test_a_lost_rank_ends_the_others(
             assert time.monotonic() < end
             pipe.write(frame)
             time.sleep(0.5)
-        (worker,) = (
-            int(line.split()[0])
-            for line in subprocess.check_output(
-                ["ps", "e", "-ww", "-o", "pid,args", "--ppid", str(process.pid)], text=True
-            ).splitlines()
-            if " RANK=1 " in line
-        )
-        os.kill(worker, signal.SIGKILL)
+        lost.kill()
+        lost.communicate()
         began = time.monotonic()
         try:
             while process.poll() is None and time.monotonic() < began + 60.0:
@@ -516,8 +529,8 @@ def test_a_lost_rank_ends_the_others(
         except BrokenPipeError:
             pass
         _, said = process.communicate(timeout=60.0)
-    assert process.returncode != 0
-    assert "Rank 0 of 2 lost another one" in said or "Stopped by SIGTERM; go on with" in said
+    assert process.returncode == 1
+    assert "Rank 0 of 2 lost another one" in said
     assert len(ase.io.read(out, ":")) > 4
 
 
@@ -525,23 +538,22 @@ def test_a_lost_rank_ends_the_others(
 
 
 def test_results_come_before_the_stream_ends(
-    arguments: list[Any], frames_file: Path, tmp_path: Path
+    processes: Any, arguments: list[Any], frames_file: Path, tmp_path: Path
 ) -> None:
     """Each frame is fed once the one before it is evaluated."""
     out = tmp_path / "e.extxyz"
     lines = frames_file.read_bytes().splitlines(keepends=True)
-    words = command("eval", "-", *arguments)
-    with subprocess.Popen(words, env=environment(), stdin=subprocess.PIPE) as process:
-        assert process.stdin is not None
+    feeder, fed = os.pipe()
+    process = begun(processes, "eval", "-", *arguments, stdin=feeder)
+    os.close(feeder)
+    with os.fdopen(fed, "wb", buffering=0) as pipe:
         for number in range(3):
-            process.stdin.write(b"".join(lines[8 * number : 8 * number + 8]))
-            process.stdin.flush()
+            pipe.write(b"".join(lines[8 * number : 8 * number + 8]))
             end = time.monotonic() + 60.0
             while not out.exists() or out.read_bytes().count(b"Lattice") <= number:
                 assert time.monotonic() < end
                 time.sleep(0.05)
-        process.stdin.close()
-    assert process.returncode == 0
+    assert process.wait() == 0
     assert len(ase.io.read(out, ":")) == 3
 
 
