@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,9 @@ _CUTOFF: Final = 6.25
 
 _MOST_TERMS: Final = 4_000_000
 """Hills times points that are in memory together."""
+
+_SPARSEST: Final = 4
+"""Points of a grid over those asked for, up to which all of them are computed."""
 
 _TIMES: Final = 400
 """Times at which c(t) is computed."""
@@ -75,21 +79,42 @@ class HillSum:
         F(s) = -sum_i h_i exp(-sum_d (s_d - c_id)^2 / (2 sigma_id^2)), with the nearest images of
         periodic variables. DOI 10.1073/pnas.202427399, 10.1103/PhysRevLett.100.020603.
         """
-        total = np.zeros(len(points))
-        step = max(1, _MOST_TERMS // max(len(points), 1))
-        for start in range(0, len(self.heights), step):
-            part = slice(start, start + step)
-            total -= self.heights[part] @ self._kernels(points, part)
-        return total
+        return -self._sum(_Points.of(points), slice(0, len(self.heights)))
+
+    def _sum(self, points: "_Points", part: slice) -> NDArray[np.float64]:
+        """The sum of some of the hills at points, (n,) kJ/mol."""
+        if self.stretched or points.axes is None:
+            total = np.zeros(len(points.values))
+            for some in _slices(part, len(points.values)):
+                total += self.heights[some] @ self._kernels(points.values, some)
+            return total
+        # A Gaussian is the product of its factors, and so the sum on a grid one of matrices.
+        shape = [len(axis) for axis in points.axes]
+        grid = np.zeros((math.prod(shape[:-1]), shape[-1]))
+        for some in _slices(part, max(grid.shape)):
+            *others, last = (
+                np.exp(-0.5 * self._squares(values, axis, some))
+                for axis, values in enumerate(points.axes)
+            )
+            rows = self.heights[some, None]
+            for factors in others:
+                rows = (rows[:, :, None] * factors[:, None]).reshape(len(rows), -1)
+            grid += rows.T @ last
+        return grid.reshape(shape)[points.places]
+
+    def _squares(self, values: NDArray[np.float64], axis: int, part: slice) -> NDArray[np.float64]:
+        """Squares of the distances from hills to values of a variable, in sigmas, (hills, n)."""
+        change = values - self.centers[part, axis, None]
+        period = self.periods[axis]
+        if period is not None:
+            change -= period * np.round(change / period)
+        return np.asarray((change / self.sigmas[part, axis, None]) ** 2)
 
     def _kernels(self, points: NDArray[np.float64], part: slice) -> NDArray[np.float64]:
         """Values of hills of height 1 at points, (hills, n)."""
         squares = np.zeros((len(self.heights[part]), len(points)))
-        for axis, period in enumerate(self.periods):
-            change = points[:, axis] - self.centers[part, axis, None]
-            if period is not None:
-                change -= period * np.round(change / period)
-            squares += (change / self.sigmas[part, axis, None]) ** 2
+        for axis, values in enumerate(points.T):
+            squares += self._squares(values, axis, part)
         values = np.exp(-0.5 * squares)
         if self.stretched:
             end = math.exp(-_CUTOFF)
@@ -117,16 +142,45 @@ class HillSum:
         """
         ends = np.unique(np.linspace(0, len(self.heights), _TIMES + 1).astype(int))
         total = np.zeros(len(points))
+        at = _Points.of(points)
         times, offsets = [-math.inf], [0.0]
         for start, end in itertools.pairwise(ends.tolist()):
-            step = max(1, _MOST_TERMS // len(points))
-            for first in range(start, end, step):
-                part = slice(first, min(first + step, end))
-                total += self.heights[part] @ self._kernels(points, part)
+            total += self._sum(at, slice(start, end))
             above, below = total / kt, (1.0 - self.tempering) * total / kt
             times.append(float(self.times[end - 1]))
             offsets.append(kt * float(_log_sum(above) - _log_sum(below)))
         return np.array(times), np.array(offsets)
+
+
+@dataclass(frozen=True, eq=False)
+class _Points:
+    """Points, and of those of a grid its axes and the places on them.
+
+    Attributes:
+        values: (n, d) float64.
+        axes: values along each variable; None unless the points fill most of their grid.
+        places: of the points on each axis, (n,) int64.
+    """
+
+    values: NDArray[np.float64]
+    axes: tuple[NDArray[np.float64], ...] | None = None
+    places: tuple[NDArray[np.int64], ...] = ()
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64]) -> "_Points":
+        axes, places = zip(
+            *(np.unique(column, return_inverse=True) for column in values.T), strict=True
+        )
+        if math.prod(map(len, axes)) > _SPARSEST * len(values):
+            return cls(values)
+        return cls(values, axes, places)
+
+
+def _slices(part: slice, width: int) -> Iterator[slice]:
+    """Parts of some hills that fit into memory with so many numbers each."""
+    step = max(1, _MOST_TERMS // max(width, 1))
+    for start in range(part.start, part.stop, step):
+        yield slice(start, min(start + step, part.stop))
 
 
 def _log_sum(values: NDArray[np.float64]) -> float:
@@ -135,21 +189,20 @@ def _log_sum(values: NDArray[np.float64]) -> float:
 
 
 def log_weights(
-    hills: HillSum,
+    offsets: tuple[NDArray[np.float64], NDArray[np.float64]],
     biases: NDArray[np.float64],
     times: NDArray[np.float64],
-    points: NDArray[np.float64],
     kt: float,
 ) -> NDArray[np.float64]:
     """Logarithms of the weights of samples by the bias that each had, less c(t): (V - c) / kT.
 
     Args:
-        hills: all of them.
+        offsets: of the hills, as `HillSum.offsets` gives them.
         biases: (n,) float, bias of the samples at their times, kJ/mol.
         times: (n,) float, ps.
-        points: (m, d) float, evenly spaced over the domain of the variables of the hills.
         kt: kJ/mol.
     """
-    at, offsets = hills.offsets(points, kt)
+    at, energies = offsets
+    at = at.copy()
     at[0] = min(0.0, at[1]) if len(at) > 1 else 0.0
-    return (biases - np.interp(times, at, offsets)) / kt
+    return (biases - np.interp(times, at, energies)) / kt

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from mdgraph.analysis import metadynamics
 from mdgraph.analysis.free_energies import (
     FreeEnergyProfile,
     ProfileGrid,
@@ -307,6 +308,28 @@ def test_the_sum_of_hills_is_the_documented_one(stretched: bool) -> None:
     assert len(hills.before(11.0).heights) == 10
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_hills_add_up_on_a_grid_as_anywhere(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points of a grid out of order, of which some are absent; a few hills at a time."""
+    monkeypatch.setattr(metadynamics, "_MOST_TERMS", 100)
+    generator = np.random.default_rng(count)
+    domains = ((-math.pi, math.pi), None, None)[:count]
+    centers, sigmas = generator.uniform(-2.0, 2.0, (2, 40, count))
+    sigmas = 0.1 + 0.2 * np.abs(sigmas)
+    heights = generator.uniform(0.5, 2.0, 40)
+    hills = HillSum(("phi", "d", "e")[:count], domains, np.arange(40.0), centers, sigmas, heights)
+    axes = [np.linspace(-3.0, 3.0, 7 + axis) for axis in range(count)]
+    points = np.stack([axis.ravel() for axis in np.meshgrid(*axes)], axis=1)
+    points = generator.permutation(points)[: 6 * len(points) // 7]
+    change = points - centers[:, None]
+    change[..., 0] -= 2.0 * math.pi * np.round(change[..., 0] / (2.0 * math.pi))
+    kernels = np.exp(-0.5 * ((change / sigmas[:, None]) ** 2).sum(-1))
+    np.testing.assert_allclose(hills.free_energy(points), -heights @ kernels, atol=1e-13)
+    kt = 2.5
+    above, below = (np.exp(part * heights @ kernels / kt).sum() for part in (1.0, 0.0))
+    assert hills.offsets(points, kt)[1][-1] == pytest.approx(kt * math.log(above / below))
+
+
 @pytest.mark.parametrize("bias_factor", [6.0, 1.0])
 def test_metadynamics_of_walkers_gives_the_exact_profile(bias_factor: float) -> None:
     """Walkers in a double well with a barrier of 6 kT, on a grid of the bias."""
@@ -360,9 +383,8 @@ def test_metadynamics_of_walkers_gives_the_exact_profile(bias_factor: float) -> 
         kept = rows[len(rows) // 5 :]
         values = np.array([row[1][walker] for row in kept])[:, None]
         biases = np.array([row[2][walker] for row in kept])
-        weights = log_weights(
-            known, biases, np.array([row[0] for row in kept]), places[100:901:4, None], KT
-        )
+        offsets = known.offsets(places[100:901:4, None], KT)
+        weights = log_weights(offsets, biases, np.array([row[0] for row in kept]), KT)
         series.append(WeightedSeries(values, weights, values))
     profile = weighted_profile(series, grid, KT)
     assert np.sqrt(np.mean((profile.values - truth)[low] ** 2)) < 0.1 * KT

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from mdgraph.analysis.metadynamics import HillSum
 from mdgraph.io.plumed import PlumedWriter, read_plumed
 from mdgraph.runs.analyse.biased_runs import read_biased_runs
 from mdgraph.units import KILOJOULE_PER_MOLE
@@ -262,9 +263,19 @@ def metadynamics(folder: Path, walkers: int = 2, seed: int = 0, *, spring: bool 
     return folder
 
 
-def test_hills_and_reweighted_samples_of_walkers(profile: Command, tmp_path: Path) -> None:
+def test_hills_and_reweighted_samples_of_walkers(
+    profile: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = metadynamics(tmp_path / "walkers")
+    computed, offsets = [], HillSum.offsets
+
+    def recorded(*arguments: Any) -> Any:
+        computed.append(arguments)
+        return offsets(*arguments)
+
+    monkeypatch.setattr(HillSum, "offsets", recorded)
     columns, numbers, done = profile(folder, "--temperature-K", 300)
+    assert len(computed) == 1  # c(t) of hills that both walkers feel
     truth = torsion(columns["phi_rad"])
     truth -= truth.min()
     values, other = columns["free_energy_kJ_per_mol"], columns["reweighted_kJ_per_mol"]

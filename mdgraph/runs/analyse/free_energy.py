@@ -508,18 +508,23 @@ def _weighted(
     parts = [_equilibrated(run, along, runs, options, share) for run in runs.runs]
     grid = _grid(runs, along, np.concatenate([part.values for part in parts]), options)
     series = []
+    offsets: dict[
+        int, tuple[NDArray[np.float64], NDArray[np.float64]]
+    ] = {}  # of shared hills, once
     for part in parts:
         weights = np.zeros(len(part.values))
         if biased:
             for column in part.run.fixed_columns:
                 weights += part.run.table.column(column)[part.start :] / kt
             if part.run.metadynamics is not None and part.run.hills is not None:
-                hills = runs.hills[part.run.hills]
+                number = part.run.hills
+                if number not in offsets:
+                    hills = runs.hills[number]
+                    offsets[number] = hills.offsets(_points(hills), kt)
                 weights += log_weights(
-                    hills,
+                    offsets[number],
                     part.run.table.column(part.run.metadynamics)[part.start :],
                     part.run.times[part.start :],
-                    _points(hills),
                     kt,
                 )
         series.append(WeightedSeries(part.values, weights, part.watched))
