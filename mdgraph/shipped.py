@@ -105,6 +105,26 @@ EXAMPLES: Final = {
         },
         ("mdgraph md acac.extxyz --config replicas.yaml",),
     ),
+    "free-energy": Example(
+        "the hydrogen of acetylacetone between two oxygens: metadynamics of 64 walkers",
+        {"transfer.yaml": "examples/free_energies/transfer.yaml"},
+        (
+            "mdgraph md --config transfer.yaml --out transfer",
+            "mdgraph free-energy transfer",
+        ),
+    ),
+    "torsions": Example(
+        "a map of two torsions by metadynamics, windows and without a bias; needs aceff-1.1.ckpt",
+        {
+            name: f"examples/free_energies/{name}"
+            for name in ("alanine.extxyz", "metadynamics.yaml", "unbiased.yaml", "windows.py")
+        },
+        (
+            "mdgraph md alanine.extxyz --config metadynamics.yaml --out metadynamics",
+            "mdgraph md alanine.extxyz --config unbiased.yaml --out unbiased",
+            "python windows.py metadynamics",
+        ),
+    ),
     "frames": Example(
         "frames of water with energies, forces and stress, to train and to judge potentials",
         _SAMPLE,

@@ -75,7 +75,8 @@ def test_each_example_is_valid(name: str, tmp_path: Path, monkeypatch: pytest.Mo
         unread -= read
         if subcommand == "md":
             (config,) = (read_configuration(MDConfig, Path(file)) for file in read)
-            assert config.potential in shipped_potentials()
+            needed = EXAMPLES[name].summary.rpartition(" needs ")[2]
+            assert config.potential in (*shipped_potentials(), needed)
             if config.fix is not None:
                 (system,) = structures[words[0]]
                 assert 0 < len(select_atoms(config.fix, system)) < len(system)

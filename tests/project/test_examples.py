@@ -216,6 +216,52 @@ def test_a_protocol_from_a_file(python: Python, tmp_path: Path) -> None:
     assert folders == [*stages, "protocol.json"]
 
 
+def test_maps_of_two_torsions_from_files(
+    python: Python, tmp_path: Path, reference_folder: Path
+) -> None:
+    """As the page on free energies has it, but short: walkers, and windows that begin at theirs."""
+    folder = EXAMPLES / "free_energies"
+    (tmp_path / "aceff-1.1.ckpt").symlink_to(reference_folder / "torchmdnet" / "aceff-1.1.ckpt")
+    text = (folder / "metadynamics.yaml").read_text(encoding="utf-8")
+    short = re.sub(r"time_ps: \d+", "steps: 4", text).replace("replicas: 64", "replicas: 2")
+    short = re.sub(r"(every|_interval): \d+", r"\1: 2", short)
+    (tmp_path / "short.yaml").write_text(short, encoding="utf-8")
+    structure = folder / "alanine.extxyz"
+    printed = python("-m", "mdgraph", "md", structure, "--config", "short.yaml", "--out", "meta")
+    assert "(4 of 4 steps)" in printed
+    assert len((tmp_path / "meta" / "HILLS").read_text().splitlines()) == 7 + 4
+    printed = python(folder / "windows.py", "meta", "--windows", 2, "--time-ps", 0.002)
+    far = re.match(r"4 windows; the farthest start is (\d+) degrees", printed)
+    assert far
+    assert 100 < int(far[1]) < 256
+    options = ["--every-frame", "--config", "windows.yaml", "--colvar-interval", 1]
+    printed = python("-m", "mdgraph", "md", "starts.extxyz", *options, "--out", "windows")
+    assert "(2 of 2 steps)" in printed
+    recorded = json.loads((tmp_path / "windows" / "run.json").read_text(encoding="utf-8"))
+    assert recorded["configuration"]["biases"][0]["centre"][1] == pytest.approx([-np.pi, 0.0])
+
+
+def test_a_hydrogen_between_two_oxygens_from_a_file(python: Python, tmp_path: Path) -> None:
+    text = (EXAMPLES / "free_energies" / "transfer.yaml").read_text(encoding="utf-8")
+    short = re.sub(r"time_ps: \d+", "steps: 4", text).replace("replicas: 64", "replicas: 2")
+    short = re.sub(r"(every|_interval): \d+", r"\1: 2", short)
+    (tmp_path / "short.yaml").write_text(short, encoding="utf-8")
+    printed = python("-m", "mdgraph", "md", "--config", "short.yaml", "--out", "transfer")
+    assert "(4 of 4 steps)" in printed
+    (row,) = np.loadtxt(tmp_path / "transfer" / "replica-0" / "COLVAR")[:1]
+    assert row[3] == pytest.approx(row[1] - row[2])
+
+
+def test_the_unbiased_run_differs_by_its_bias_alone() -> None:
+    read = [
+        yaml.safe_load((EXAMPLES / "free_energies" / f"{name}.yaml").read_text(encoding="utf-8"))
+        for name in ("metadynamics", "unbiased")
+    ]
+    del read[0]["biases"]
+    assert [one.pop("time_ps") for one in read] == [280, 240]
+    assert read[0] == read[1]
+
+
 # Documents
 
 
