@@ -79,6 +79,23 @@ class Evaluator(ABC):
     def end_step_(self, state: State) -> None:  # noqa: B027
         """Called after each step of dynamics; static shapes, does not sync."""
 
+    def division(self, state: State) -> dict[str, Tensor]:
+        """Buffers, by name, that say how the work on a state is divided; empty where it is whole.
+
+        Restart files have them. Another division has others, and gives the same forces.
+        """
+        return {}
+
+    def outgrown(self, state: State) -> Tensor | None:
+        """() bool, whether buffers beside the lists became too small since `grow_`; does not sync.
+
+        None where there are no such buffers.
+        """
+        return None
+
+    def grow_(self, state: State) -> None:  # noqa: B027
+        """Enlarges these buffers at the next evaluation. Capture graphs again."""
+
     @abstractmethod
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """Writes energies, energy, forces and virial; static shapes, does not sync.
@@ -230,6 +247,20 @@ class _Sums:
         state.virial.copy_(self.virial)
 
 
+def _divisions(parts: Sequence[Evaluator], state: State) -> dict[str, Tensor]:
+    """Divisions of all parts, by the number of the part and the name."""
+    return {
+        f"{number}.{name}": tensor
+        for number, part in enumerate(parts)
+        for name, tensor in part.division(state).items()
+    }
+
+
+def _any_outgrown(parts: Sequence[Evaluator], state: State) -> Tensor | None:
+    flags = [flag for part in parts if (flag := part.outgrown(state)) is not None]
+    return torch.stack(flags).any() if flags else None
+
+
 class SumEvaluator(Evaluator):
     """The weighted sum of evaluators, one for each term of a SumPotential.
 
@@ -330,6 +361,19 @@ class SumEvaluator(Evaluator):
         weights, slopes = self._ends[0].clone(), torch.zeros_like(state.energy)
         systems = slopes.expand(len(weights), -1).clone()
         return _Switching(weights, torch.zeros_like(weights), systems, slopes)
+
+    def division(self, state: State) -> dict[str, Tensor]:
+        """See Evaluator."""
+        return _divisions(self.terms, state)
+
+    def outgrown(self, state: State) -> Tensor | None:
+        """See Evaluator."""
+        return _any_outgrown(self.terms, state)
+
+    def grow_(self, state: State) -> None:
+        """See Evaluator."""
+        for term in self.terms:
+            term.grow_(state)
 
     def _bind(self, state: State) -> _Sums:
         sums: _Sums | None = state.workspaces.get(self)
@@ -464,6 +508,19 @@ class MultipleTimeStepEvaluator(Evaluator):
     def term_energies(self, state: State) -> Mapping[str, Tensor]:
         """See Evaluator."""
         return self.large.term_energies(state)
+
+    def division(self, state: State) -> dict[str, Tensor]:
+        """See Evaluator."""
+        return _divisions((self.large, self.small), state)
+
+    def outgrown(self, state: State) -> Tensor | None:
+        """See Evaluator."""
+        return _any_outgrown((self.large, self.small), state)
+
+    def grow_(self, state: State) -> None:
+        """See Evaluator."""
+        self.large.grow_(state)
+        self.small.grow_(state)
 
     def _bind(self, state: State) -> _TwoTimeSteps:
         own: _TwoTimeSteps | None = state.workspaces.get(self)

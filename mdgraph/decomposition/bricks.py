@@ -105,35 +105,74 @@ class BrickGrid:
         cut = [(w, n) for w, n in zip(widths, self.shape, strict=True) if n > 1]
         return math.prod(min(1.0 / n + 2.0 * reach / w, 1.0) for w, n in cut)
 
-    def owners(self, positions: Tensor, cell: Tensor, pbc: Tensor) -> Tensor:
-        """(N,) int64, brick of each atom; a function of its arguments alone.
+    def planes(self, positions: Tensor, cell: Tensor, pbc: Tensor) -> Tensor:
+        """Where planes lie so that all bricks hold as many atoms; a function of these alone.
 
         Args:
             positions: (N, 3) A, of one system.
             cell: (1, 3, 3) A.
             pbc: (1, 3) bool.
+
+        Returns:
+            (P,) in fractional coordinates, in A where a direction is not periodic: n_x - 1 along
+            the first axis, n_y - 1 along the second in each slab, n_z - 1 along the third in each
+            column.
         """
-        system = torch.zeros(len(positions), dtype=torch.int64, device=positions.device)
-        completed = inverse(complete_cell(cell, pbc))
-        fractional, _ = fractional_coordinates(positions, completed, pbc, system)
-        owner = system
+        fractional = _fractional(positions, cell, pbc)
+        owner = torch.zeros(len(positions), dtype=torch.int64, device=positions.device)
+        found, groups = [], 1
         for axis, number in enumerate(self.shape):
             if number > 1:
-                owner = owner * number + _part(fractional[:, axis], owner, number)
+                planes = _equal_shares(fractional[:, axis], owner, groups, number)
+                owner = _part(fractional[:, axis], owner, planes)
+                found.append(planes.flatten())
+                groups *= number
+        return torch.cat(found) if found else positions.new_zeros(0)
+
+    def owners(self, positions: Tensor, cell: Tensor, pbc: Tensor, planes: Tensor) -> Tensor:
+        """(N,) int64, brick of each atom; static shapes, does not sync.
+
+        Args:
+            positions: (N, 3) A, of one system.
+            cell: (1, 3, 3) A.
+            pbc: (1, 3) bool.
+            planes: (P,) from `planes`.
+        """
+        fractional = _fractional(positions, cell, pbc)
+        owner = torch.zeros(len(positions), dtype=torch.int64, device=positions.device)
+        groups, begin = 1, 0
+        for axis, number in enumerate(self.shape):
+            if number > 1:
+                end = begin + groups * (number - 1)
+                own = planes[begin:end].view(groups, number - 1)
+                owner = _part(fractional[:, axis], owner, own)
+                groups, begin = groups * number, end
         return owner
 
 
-def _part(values: Tensor, group: Tensor, number: int) -> Tensor:
-    """Which of so many equal shares of its group each atom falls into, by its value."""
+def _fractional(positions: Tensor, cell: Tensor, pbc: Tensor) -> Tensor:
+    system = torch.zeros(len(positions), dtype=torch.int64, device=positions.device)
+    completed = inverse(complete_cell(cell, pbc))
+    return fractional_coordinates(positions, completed, pbc, system)[0]
+
+
+def _equal_shares(values: Tensor, group: Tensor, groups: int, number: int) -> Tensor:
+    """Planes (G, number - 1) halfway between values that divide each group into equal shares."""
     order = values.argsort(stable=True)
     order = order[group[order].argsort(stable=True)]
-    counts = group.bincount()
+    counts = group.bincount(minlength=groups)
     starts = counts.cumsum(0) - counts
-    sorted_group = group[order]
-    rank = torch.arange(len(values), device=values.device) - starts[sorted_group]
-    share = torch.empty_like(group)
-    share[order] = rank * number // counts[sorted_group]
-    return share
+    shares = torch.arange(1, number, device=values.device)
+    above = starts[:, None] + (shares * counts[:, None] + number - 1) // number
+    ordered = values[order]
+    last = len(values) - 1
+    return 0.5 * (ordered[(above - 1).clamp(0, last)] + ordered[above.clamp(0, last)])
+
+
+def _part(values: Tensor, group: Tensor, planes: Tensor) -> Tensor:
+    """The part of its group that each atom lies in: parts are numbered on through all groups."""
+    number = planes.shape[1] + 1
+    return group * number + (values[:, None] >= planes[group]).sum(1)
 
 
 def _numbers(domains: str | int | Sequence[int]) -> list[int]:

@@ -8,6 +8,8 @@ them, stays whole, on rank 0: integrators, thermostats, barostats, records, chec
 numbers are those of a single process, and know nothing of domains.
 """
 
+import itertools
+import logging
 import math
 import os
 import signal
@@ -15,20 +17,27 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, Final
+from weakref import finalize, ref
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mdgraph.decomposition.bricks import BrickGrid, widths_of
-from mdgraph.decomposition.exchange import Exchange, LocalExchange, ProcessExchange
-from mdgraph.decomposition.links import FeatureLink
+from mdgraph.decomposition.division import Division
+from mdgraph.decomposition.exchange import (
+    Call,
+    CallMessage,
+    Exchange,
+    LocalExchange,
+    ProcessExchange,
+)
 from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.errors import InputError, LostRankError
 from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator, SumEvaluator
 from mdgraph.fused.evaluator import FusedTensorNet
-from mdgraph.gpu.graphs import CapturedGraph, captured
+from mdgraph.gpu.graphs import CapturedGraph, GraphMemory, captured
 from mdgraph.models import ListRoles, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import Precision
@@ -36,64 +45,179 @@ from mdgraph.signals import SIGNALS
 from mdgraph.state import State
 from mdgraph.system import System
 
+logger = logging.getLogger(__name__)
 
-@dataclass(eq=False)
-class _Cut:
-    """The domains of this process for one build of the lists, and the graph of their evaluation.
+
+class _DividedSystem:
+    """What a process has of a divided system: its domains, and what goes between processes.
 
     Attributes:
-        key: of what the other ranks have; they drop it for the next cut or evaluator.
-        builds: of each list, when they were cut, with its capacity.
-        skins: of each list, A.
-        domains: of this process.
-        link: between them and those of other processes.
-        found: (4 N + 9,) float64: forces, energies and virial of all atoms.
-        evaluations: in these buffers, on all ranks.
-        graph: of an evaluation; None before it is captured, or without one.
+        number: of the system, in calls of other ranks.
+        planes: (P,) T, between the bricks; they stay where they were at the start.
+        stale: whether buffers are too small.
     """
 
-    key: tuple[int, int]
-    builds: tuple[tuple[int, int], ...]
-    skins: tuple[float, ...]
-    domains: list[Subdomain]
-    link: FeatureLink
-    found: Tensor
-    evaluations: int = 0
-    graph: CapturedGraph | None = None
+    def __init__(
+        self,
+        number: int,
+        state: State,
+        lists: Sequence[NeighborList],
+        evaluator: "DecomposedEvaluator",
+        planes: Tensor,
+    ) -> None:
+        """Divides nothing yet.
+
+        Args:
+            number: see above.
+            state: of the whole system, which other ranks have without velocities.
+            lists: of it.
+            evaluator: of it.
+            planes: between the bricks.
+        """
+        self.number, self.planes, self.stale = number, planes, True
+        self._state = ref(state)
+        self._lists, self._whole = list(lists), evaluator.whole
+        self._exchange, self._grid = evaluator.exchange, evaluator.grid
+        self._key = _buffers_of(lists)
+        self._division: Division | None = None
+        atoms = len(state.numbers)
+        self._found = state.energies.new_zeros(4 * atoms + 10)
+        self._outgrown = torch.zeros((), dtype=torch.bool, device=state.device)
+        shared = [value for _, value in self._inputs(state)]
+        self._shared = torch.cat([value.flatten() for value in shared])
+        # Static on all ranks, for a graph.
+        self._parts = self._shared.split([value.numel() for value in shared])
 
     @property
-    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Forces (N, 3), energies (N,) and virial (9,) in `found`."""
-        atoms = (len(self.found) - 9) // 4
-        forces, energies, virial = self.found.split([3 * atoms, atoms, 9])
-        return forces.view(atoms, 3), energies, virial
+    def outgrown(self) -> Tensor:
+        """() bool, whether buffers of a rank were too small since `divide_`; of rank 0."""
+        return self._outgrown
+
+    def serves(self, lists: Sequence[NeighborList]) -> bool:
+        """Whether these are its lists, in the buffers that they had."""
+        return self._key == _buffers_of(lists)
+
+    def _inputs(self, state: State) -> list[tuple[str, Tensor]]:
+        """What other ranks need for an evaluation, all in the dtype of the state."""
+        own = [("positions", state.positions), ("cell", state.cell), ("charge", state.charge)]
+        own.append(("planes", self.planes))
+        for number, item in enumerate(self._lists):
+            own.append((f"positions {number}", item.reference_positions))
+            own.append((f"cell {number}", item.reference_cell))
+        return own
+
+    def divide_(self) -> None:
+        """Makes buffers with room for the atoms as they are; all ranks call it together. Syncs."""
+        state = self._whole_state()
+        self._share_(state)
+        arguments = (
+            *(self._exchange.numbers, self._grid, self.planes, state, self._lists),
+            self._whole.rounding,
+        )
+        self._division = Division(*arguments, before=self._division)
+        self._link = self._exchange.link(self._division.domains)
+        self._outgrown.zero_()
+        self.stale = False
+
+    def evaluate_(self) -> None:
+        """Evaluates the domains of this process; all ranks call it together.
+
+        Static shapes; does not sync on CUDA. On rank 0 results are written into the state.
+        """
+        state, division = self._whole_state(), self._division
+        assert division is not None
+        with torch.no_grad():
+            self._share_(state)
+            division.update_()
+            domains = division.domains
+            for domain in domains:
+                domain.load_(state)
+            stages = zip(*map(self._stages, domains), strict=True)
+            for number, features in enumerate(stages):
+                self._link.fill_(number, features)
+            self._found.zero_()
+            atoms = len(state.numbers)
+            forces, energies, virial, outgrown = self._found.split([3 * atoms, atoms, 9, 1])
+            for domain in domains:
+                domain.add_to_(forces.view(atoms, 3), energies, virial)
+            outgrown.copy_(self._overflowed(division))
+            self._exchange.sum_(self._found)
+            if not self._exchange.leads:
+                return
+            self._outgrown.logical_or_(outgrown[0] != 0)
+            state.forces.copy_(forces.view(atoms, 3))
+            torch.add(energies, self._whole.constant_energies(state), out=state.energies)
+            state.energy.copy_(state.energies.sum(0, keepdim=True))
+            state.virial.copy_(virial.view(1, 3, 3))
+
+    def _whole_state(self) -> State:
+        state = self._state()
+        assert state is not None
+        return state
+
+    def _share_(self, state: State) -> None:
+        """Brings state and lists of other ranks up to date with those of rank 0."""
+        for item in self._lists:
+            item.join()
+        if self._exchange.alone:
+            return
+        own = [value for _, value in self._inputs(state)]
+        if self._exchange.leads:
+            torch.cat([value.flatten() for value in own], out=self._shared)
+            self._exchange.share_(self._shared)
+            return
+        self._exchange.share_(self._shared)
+        positions, cell, charge, planes, *references = (
+            part.view_as(value) for part, value in zip(self._parts, own, strict=True)
+        )
+        state.positions.copy_(positions)
+        state.cell.copy_(cell)
+        state.charge.copy_(charge)
+        if self._division is not None and len(planes):
+            self._division.replace_planes_(planes)
+        else:
+            self.planes.copy_(planes)
+        for item, place, vectors in zip(
+            self._lists, references[::2], references[1::2], strict=True
+        ):
+            item.follow_(place, vectors)
+
+    def _overflowed(self, division: Division) -> Tensor:
+        """() bool, of this process; lists of rank 0 have a check of their own."""
+        flag = division.outgrown()
+        if not self._exchange.leads:
+            for item in self._lists:
+                most, _, insufficient = item.sticky().unbind()
+                flag = flag | (most > item.capacity) | (insufficient != 0)
+        return flag
+
+    def _stages(self, domain: Subdomain) -> Iterator[Tensor]:
+        owned = domain.capacity.owned
+        return self._whole.domain_stages_(domain.state, domain.lists, domain.result, owned)
+
+
+def _buffers_of(lists: Sequence[NeighborList]) -> list[tuple[int, int, float]]:
+    return [(item.index.data_ptr(), item.capacity, item.skin) for item in lists]
 
 
 class DecomposedEvaluator(Evaluator):
     """A FusedTensorNet whose work on one system is divided among domains.
 
-    Bricks are cut anew whenever the lists are built, so they follow the atoms, and are a function
-    of the positions at that time alone. States of another number of atoms are evaluated whole, by
-    this process.
+    Planes between bricks are put such that all hold as many atoms at the start, and stay; the
+    domains are cut anew whenever the lists are built. States of another number of atoms are
+    evaluated whole, by this process.
 
     Attributes:
         whole: the evaluator of undivided states.
         grid: the bricks.
         exchange: between the domains.
         number: of the evaluator, in calls of other ranks.
-        captures: whether evaluations are CUDA graphs on a GPU; the same on all ranks.
     """
 
-    captures: ClassVar = True
     potential: TensorNetPotential
 
     def __init__(
-        self,
-        whole: FusedTensorNet,
-        atoms: int,
-        grid: BrickGrid,
-        exchange: Exchange | None = None,
-        number: int | None = None,
+        self, whole: FusedTensorNet, atoms: int, grid: BrickGrid, exchange: Exchange | None = None
     ) -> None:
         """Allocates nothing.
 
@@ -102,7 +226,6 @@ class DecomposedEvaluator(Evaluator):
             atoms: of the system.
             grid: bricks along the axes.
             exchange: between the domains; without it all are in this process.
-            number: see above; None lets the other ranks make the evaluator too.
 
         Raises:
             InputError: see `FusedTensorNet.rounding`.
@@ -110,17 +233,20 @@ class DecomposedEvaluator(Evaluator):
         self.rounding = whole.rounding
         self.whole, self.grid = whole, grid
         self.exchange = LocalExchange(len(grid)) if exchange is None else exchange
-        self._atoms, self._cuts = atoms, 0
-        if number is None:
-            kind = whole.device.type
-            number = self.exchange.add_(
-                lambda: _Part(deepcopy(whole.potential).cpu(), whole.precision, kind, atoms, grid),
-                kind,
-            )
-        self.number = number
+        self._atoms = atoms
+        self.number = next(_NUMBERS)
         self.potential = whole.potential
         self.cutoffs, self.precision, self.device = whole.cutoffs, whole.precision, whole.device
         self.rounds = whole.rounds
+        if self.exchange.leads:
+            kind = whole.device.type
+            self.exchange.call_(
+                Call.ADD,
+                self.number,
+                lambda: _Part(deepcopy(whole.potential).cpu(), whole.precision, kind, atoms, grid),
+            )
+            self.exchange.open_(kind)
+            self.exchange.finish_()
 
     @property
     def list_roles(self) -> ListRoles:
@@ -128,108 +254,72 @@ class DecomposedEvaluator(Evaluator):
         return self.whole.list_roles
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
-        """See Evaluator. Waits for the other ranks.
+        """See Evaluator. Static shapes; does not sync on CUDA once buffers are there.
 
-        Where a list overflowed nothing is written, as the step will be repeated.
+        Where a list overflowed before there are any nothing is written, as the step will be
+        repeated.
         """
         if state.grouping.sizes != (self._atoms,):
             self.whole.evaluate_(state, lists)
             return
-        if not all(item.status().complete for item in lists):
+        divided = self._divided(state, lists)
+        if divided is None:
             return
-        builds = tuple((int(item.rebuilds), item.capacity) for item in lists)
-        skins = tuple(item.skin for item in lists)
-        cut: _Cut | None = state.workspaces.get(self)
-        elsewhere = len(self.exchange.numbers) < len(self.grid)
-        if cut is not None and elsewhere and (cut.key != self._key or cut.skins != skins):
-            cut = None  # the other ranks have nothing that belongs to it
-            state.workspaces.pop(self)  # frees its memory first
-        first, due = cut is None, cut is None or cut.builds != builds
-        message = partial(_Reference.of, state, lists) if first else None
-        self.exchange.call_(self.number, due, message)
-        if cut is None or due:
-            for item in lists:
-                item.join()
-                self.exchange.share_((item.reference_positions, item.reference_cell))
-            cut = self._cut(state, lists, cut)
-            cut.builds, cut.skins = builds, skins
-            state.workspaces[self] = cut
-        self._run(cut, state)
+        self.exchange.call_(Call.EVALUATE, divided.number)
+        divided.evaluate_()
         self.exchange.finish_()
-        forces, energies, virial = cut.parts
-        state.forces.copy_(forces)
-        torch.add(energies, self.whole.constant_energies(state), out=state.energies)
-        state.energy.copy_(state.energies.sum(0, keepdim=True))
-        state.virial.copy_(virial.view(1, 3, 3))
 
-    @property
-    def _key(self) -> tuple[int, int]:
-        return self._cuts, self.exchange.added
+    def division(self, state: State) -> dict[str, Tensor]:
+        """See Evaluator."""
+        divided: _DividedSystem | None = state.workspaces.get(self)
+        return {} if divided is None else {f"planes of {self.grid}": divided.planes}
 
-    def _cut(self, state: State, lists: Sequence[NeighborList], kept: _Cut | None) -> _Cut:
-        """Domains by the positions of the lists; all ranks call it together.
+    def outgrown(self, state: State) -> Tensor | None:
+        """See Evaluator."""
+        divided: _DividedSystem | None = state.workspaces.get(self)
+        return None if divided is None else divided.outgrown
 
-        Args:
-            state: of the system.
-            lists: just built.
-            kept: an earlier cut of this state, whose buffers are used again where they suffice.
-        """
-        first = lists[0]
-        owner = self.grid.owners(first.reference_positions, first.reference_cell, state.pbc)
-        before = [None] * len(self.exchange.numbers) if kept is None else kept.domains
-        domains = [
-            Subdomain.cut(number, len(self.grid), owner, state, lists, self.rounding, domain)
-            for number, domain in zip(self.exchange.numbers, before, strict=True)
-        ]
-        self._cuts += 1
-        # Other buffers of any rank let all of them capture again, as they do that together.
-        changed = any(old is not new for old, new in zip(before, domains, strict=True))
-        if self.exchange.any(changed) or kept is None:
-            found = state.energies.new_zeros(4 * self._atoms + 9)
-            return _Cut(self._key, (), (), domains, self.exchange.link(domains), found)
-        kept.key = self._key
-        return kept
+    def grow_(self, state: State) -> None:
+        """See Evaluator."""
+        divided: _DividedSystem | None = state.workspaces.get(self)
+        if divided is not None:
+            divided.stale = True
 
-    def _run(self, cut: _Cut, state: State) -> None:
-        """Evaluates the domains; the second evaluation in their buffers is captured on a GPU.
-
-        A graph holds exchanges between GPUs too. All ranks capture, and replay, together.
-        """
-        if cut.evaluations == 1 and state.device.type == "cuda" and self.captures:
-            cut.graph = captured(lambda: self._evaluate(cut, state), state.device)
-            if self.exchange.any(cut.graph is None):
-                cut.graph = None  # all go on alike
-            if cut.graph is not None:
-                self.exchange.hold(cut.graph)
-        cut.evaluations += 1
-        if cut.graph is None:
-            self._evaluate(cut, state)
+    def _divided(self, state: State, lists: Sequence[NeighborList]) -> _DividedSystem | None:
+        """Domains of a state; made, and enlarged, by all ranks together. None: see `evaluate_`."""
+        divided: _DividedSystem | None = state.workspaces.get(self)
+        if divided is not None and divided.serves(lists) and not divided.stale:
+            return divided
+        if not all(item.status().complete for item in lists):
+            return None
+        if divided is None or not divided.serves(lists):
+            first = lists[0]
+            planes = (
+                self.grid.planes(first.reference_positions, first.reference_cell, state.pbc)
+                if divided is None
+                else divided.planes
+            )
+            divided = None
+            state.workspaces.pop(self, None)  # frees its memory first
+            divided = _DividedSystem(next(_NUMBERS), state, lists, self, planes)
+            if not self.exchange.alone:
+                finalize(divided, self.exchange.drop, divided.number).atexit = False
+            state.workspaces[self] = divided
+            message = partial(_Reference.of, self.number, state, lists, planes)
+            self.exchange.call_(Call.BEGIN, divided.number, message)
         else:
-            cut.graph.replay()
-
-    def _evaluate(self, cut: _Cut, state: State) -> None:
-        """Evaluates the domains of this process and adds up all, in their order, on rank 0.
-
-        Static shapes; does not sync on CUDA.
-        """
-        with torch.no_grad():
-            self.exchange.share_((state.positions, state.cell, state.charge))
-            for domain in cut.domains:
-                domain.load_(state)
-            stages = zip(*map(self._stages, cut.domains), strict=True)
-            for number, features in enumerate(stages):
-                cut.link.fill_(number, features)
-            cut.found.zero_()
-            for domain in cut.domains:
-                domain.add_to_(*cut.parts)
-            self.exchange.sum_(cut.found)
-
-    def _stages(self, domain: Subdomain) -> Iterator[Tensor]:
-        return self.whole.domain_stages_(domain.state, domain.lists, domain.result, domain.padded)
+            self.exchange.call_(Call.GROW, divided.number)
+        divided.divide_()
+        self.exchange.finish_()
+        return divided
 
     def replace_(self, state: State) -> None:
         """See WorkspaceOwner: domains are cut anew for other systems."""
         state.workspaces.pop(self, None)
+
+
+_NUMBERS: Final = itertools.count(1)
+"""Numbers of evaluators and systems, in calls of other ranks."""
 
 
 @dataclass(frozen=True)
@@ -237,27 +327,39 @@ class _Reference:
     """What another rank needs to make the same lists, on the host.
 
     Attributes:
+        evaluator: its number.
         numbers, pbc: of the system.
         positions, cell: that the lists were built from, as the state has them.
         skins: A, of each list.
+        capacities: slots a row, of each list.
+        planes: between the bricks.
+        cell_varies: whether the cell may change.
     """
 
+    evaluator: int
     numbers: Any
     pbc: Any
     positions: Any
     cell: Any
     skins: tuple[float, ...]
+    capacities: tuple[int, ...]
+    planes: Any
 
     @classmethod
-    def of(cls, state: State, lists: Sequence[NeighborList]) -> "_Reference":
+    def of(
+        cls, evaluator: int, state: State, lists: Sequence[NeighborList], planes: Tensor
+    ) -> "_Reference":
         """That of a state and its lists; syncs."""
         first = lists[0]
         return cls(
+            evaluator,
             state.numbers.cpu().numpy(),
             state.pbc[0].cpu().numpy(),
             first.reference_positions.cpu().numpy(),
             first.reference_cell.cpu().numpy(),
             tuple(item.skin for item in lists),
+            tuple(item.capacity for item in lists),
+            planes.cpu().numpy(),
         )
 
     def state(self, device: torch.device, dtype: torch.dtype) -> State:
@@ -269,34 +371,8 @@ class _Reference:
 
     def lists(self, state: State, cutoffs: Sequence[float]) -> list[NeighborList]:
         """Lists of such a state, one for each cutoff."""
-        return [
-            NeighborList(state, cutoff, skin)
-            for cutoff, skin in zip(cutoffs, self.skins, strict=True)
-        ]
-
-
-@dataclass(eq=False)
-class _ServedSystem:
-    """What a rank other than 0 holds of a system.
-
-    Attributes:
-        state: the state.
-        lists: one for each cutoff.
-        cut: the last one; None before the first.
-    """
-
-    state: State
-    lists: list[NeighborList]
-    cut: _Cut | None = None
-
-    def rebuild_(self, exchange: Exchange) -> None:
-        """Builds the lists from what those of rank 0 were built from."""
-        positions, cell = self.state.positions, self.state.cell
-        for item in self.lists:
-            exchange.share_((positions, cell))
-            item.rebuild_(positions, cell)
-            if not item.status().complete:
-                item.grow()
+        limits = zip(cutoffs, self.skins, self.capacities, strict=True)
+        return [NeighborList(state, *limit) for limit in limits]
 
 
 @dataclass(frozen=True)
@@ -322,43 +398,88 @@ def join_ranks() -> ProcessExchange | None:
         InputError: see `ProcessRank.joined`.
     """
     exchange = ProcessExchange.joined()
-    if exchange is None or exchange.rank.rank == 0:
+    if exchange is None or exchange.leads:
         return exchange
     for ending in SIGNALS:
         signal.signal(ending, signal.SIG_IGN)
     try:
-        _serve(exchange)
+        _Server(exchange).serve()
     except LostRankError as error:
         raise SystemExit(1) from error
     raise SystemExit(0)
 
 
-def _serve(exchange: ProcessExchange) -> None:
-    """Evaluates this rank's domain whenever rank 0 evaluates; raises LostRankError."""
-    evaluators: dict[int, DecomposedEvaluator] = {}
-    systems: dict[int, _ServedSystem] = {}
-    while (call := exchange.called()) is not None:
-        number, cut, message = call
-        if isinstance(message, _Part):
-            systems.clear()
-            device = exchange.open_(message.device_type)
-            whole = FusedTensorNet(message.potential, message.precision, device)
-            evaluators[number] = DecomposedEvaluator(
-                whole, message.atoms, message.grid, exchange, number
-            )
-            continue
-        evaluator = evaluators[number]
-        if isinstance(message, _Reference):
-            systems.pop(number, None)  # frees its memory first
-            whole = evaluator.whole
-            state = message.state(whole.device, whole.precision.state)
-            systems[number] = _ServedSystem(state, message.lists(state, evaluator.cutoffs))
-        system = systems[number]
-        if cut:
-            system.rebuild_(exchange)
-            system.cut = evaluator._cut(system.state, system.lists, system.cut)
-        assert system.cut is not None
-        evaluator._run(system.cut, system.state)
+class _Server:
+    """Does on a rank other than 0 what rank 0 calls for."""
+
+    def __init__(self, exchange: ProcessExchange) -> None:
+        self._exchange = exchange
+        self._evaluators: dict[int, DecomposedEvaluator] = {}
+        self._systems: dict[int, tuple[State, _DividedSystem]] = {}
+        self._graphs: dict[int, CapturedGraph] = {}
+        self._memory = GraphMemory(partial(captured, warm_up=0))
+
+    def serve(self) -> None:
+        """Until rank 0 ends; raises LostRankError."""
+        while (message := self._exchange.receive()).call is not Call.END:
+            self._do(message)
+
+    def _do(self, message: CallMessage) -> None:
+        number, content = message.number, message.content
+        match message.call:
+            case Call.ADD:
+                device = self._exchange.open_(content.device_type)
+                whole = FusedTensorNet(content.potential, content.precision, device)
+                self._evaluators[number] = DecomposedEvaluator(
+                    whole, content.atoms, content.grid, self._exchange
+                )
+            case Call.BEGIN:
+                self._begin(number, content)
+            case Call.GROW:
+                self._systems[number][1].divide_()
+            case Call.EVALUATE:
+                self._systems[number][1].evaluate_()
+            case Call.RECORD:
+                self._record(number)
+            case Call.REPLAY:
+                self._graphs[number].replay()
+            case Call.DROP:
+                self._systems.pop(number, None)
+            case Call.DROP_GRAPH:
+                self._graphs.pop(number, None)
+
+    def _begin(self, number: int, content: _Reference) -> None:
+        evaluator = self._evaluators[content.evaluator]
+        whole = evaluator.whole
+        state = content.state(whole.device, whole.precision.state)
+        planes = torch.from_numpy(content.planes).to(whole.device)
+        lists = content.lists(state, evaluator.cutoffs)
+        divided = _DividedSystem(number, state, lists, evaluator, planes)
+        self._systems[number] = state, divided
+        divided.divide_()
+
+    def _record(self, number: int) -> None:
+        """Records evaluations until rank 0 ends the recording, and says whether it went well."""
+        ended = False
+
+        def evaluate() -> None:
+            nonlocal ended
+            while (message := self._exchange.receive()).call is Call.EVALUATE:
+                self._do(message)
+            ended = True
+
+        device = next(iter(self._evaluators.values())).whole.device
+        graph = None
+        try:
+            graph = self._memory.capture(evaluate, device)
+        except torch.OutOfMemoryError:
+            rank = self._exchange.rank.rank
+            logger.warning("There is no memory for a CUDA graph on rank %d.", rank)
+        while not ended:
+            ended = self._exchange.receive().call is Call.RECORDED
+        if not self._exchange.any(graph is None) and graph is not None:
+            self._graphs[number] = graph
+            self._exchange.hold(graph)
 
 
 def in_domains(

@@ -1,17 +1,20 @@
 """How processes that hold domains call each other and add up what they found.
 
-Rank 0 drives: it holds the simulation, and calls the others for each evaluation. They hold a
-domain each and wait for its calls (`evaluator.join_ranks`), so whatever drives on rank 0, a
-command, a script, ASE or OpenMM, needs to know of no other rank. They get potential and positions
-from it, and read no files.
+Rank 0 drives: it holds the simulation, and calls the others for each evaluation, or for each CUDA
+graph that holds some. They hold a domain each and wait for its calls (`evaluator.join_ranks`), so
+whatever drives on rank 0, a command, a script, ASE or OpenMM, needs to know of no other rank. They
+get potential and positions from it, and read no files.
 """
 
 import atexit
 import contextlib
+import enum
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 from torch import Tensor
@@ -20,7 +23,7 @@ from mdgraph.decomposition.links import FeatureLink, LocalLink, MessageLink
 from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.devices import ProcessRank
 from mdgraph.errors import LostRankError
-from mdgraph.gpu.graphs import CapturedGraph
+from mdgraph.gpu.graphs import FOLLOWERS, CapturedGraph
 
 PATIENCE: Final = 60.0
 """s, that a rank waits for another one within an evaluation."""
@@ -31,8 +34,54 @@ _JOINING: Final = 1800.0
 _IDLE: Final = timedelta(days=365)
 """That a rank waits for a call of rank 0; one that ends closes its connections."""
 
-_END: Final = -1
-"""Call that ends the others."""
+
+class Call(enum.IntEnum):
+    """What rank 0 tells the others to do, in the order in which it does it itself."""
+
+    ADD = enum.auto()
+    """Make another evaluator of what is sent."""
+
+    BEGIN = enum.auto()
+    """Make the lists of a system of what is sent, and its domains."""
+
+    GROW = enum.auto()
+    """Enlarge the buffers of its domains."""
+
+    EVALUATE = enum.auto()
+    """Evaluate the domain, or record that in the graph at hand."""
+
+    RECORD = enum.auto()
+    """Begin the recording of a graph."""
+
+    RECORDED = enum.auto()
+    """End it."""
+
+    REPLAY = enum.auto()
+    """Replay a graph."""
+
+    DROP = enum.auto()
+    """Drop the domains of a system."""
+
+    DROP_GRAPH = enum.auto()
+    """Drop a graph."""
+
+    END = enum.auto()
+    """End."""
+
+
+@dataclass(frozen=True)
+class CallMessage:
+    """A call as another rank gets it.
+
+    Attributes:
+        call: what to do.
+        number: of the evaluator, system or graph.
+        content: what came along, or None.
+    """
+
+    call: Call
+    number: int
+    content: Any
 
 
 class Exchange(Protocol):
@@ -40,60 +89,53 @@ class Exchange(Protocol):
 
     Attributes:
         numbers: of the domains of this process.
-        added: evaluators that other ranks were sent.
+        leads: whether the system itself is in this process.
+        alone: whether there is no other process.
     """
 
     numbers: Sequence[int]
-    added: int
+    leads: bool
+    alone: bool
 
     def link(self, domains: Sequence[Subdomain]) -> FeatureLink:
-        """What exchanges features of these domains; all processes call it together."""
+        """What exchanges features of these domains."""
         ...
 
     def sum_(self, values: Tensor) -> None:
         """Adds up values of all processes, on rank 0; those of others are undefined then."""
         ...
 
-    def share_(self, tensors: Sequence[Tensor]) -> None:
-        """Copies tensors of rank 0 to the other processes."""
+    def share_(self, values: Tensor) -> None:
+        """Copies values of rank 0 to the other processes."""
         ...
 
-    def any(self, condition: bool) -> bool:
-        """Whether a condition holds in any process; waits for all."""
-        ...
-
-    def add_(self, make_part: Callable[[], Any], device_type: str) -> int:
-        """Sends what the other ranks need to make another evaluator; returns its number.
+    def call_(self, call: Call, number: int, make_content: Callable[[], Any] | None = None) -> None:
+        """Tells the other ranks, if there are any, what rank 0 does next.
 
         Args:
-            make_part: makes what is sent, if there are others; see `evaluator.join_ranks`.
-            device_type: of the devices where the evaluator runs.
-        """
-        ...
-
-    def call_(self, number: int, cut: bool, make_message: Callable[[], Any] | None) -> None:
-        """Begins an evaluation on the other ranks.
-
-        Args:
-            number: of the evaluator.
-            cut: whether they cut their domains anew.
-            make_message: makes what they need for their first cut, if there are others.
+            call: what that is.
+            number: of the evaluator, system or graph.
+            make_content: makes what they need for it.
         """
         ...
 
     def finish_(self) -> None:
-        """Ends an evaluation that went well."""
+        """Ends what a call began, if that went well."""
         ...
 
-    def hold(self, graph: CapturedGraph) -> None:
-        """Takes note of a graph of an evaluation, which is reset before the processes part."""
+    def open_(self, device_type: str) -> torch.device:
+        """The device of this rank, whose values can travel then; all ranks call it together."""
+        ...
+
+    def drop(self, number: int) -> None:
+        """Lets the others drop the domains of a system, at the next call."""
         ...
 
 
 class LocalExchange:
-    """All domains in one process, by copies."""
+    """All domains in one process, by copies; see Exchange."""
 
-    added = 0
+    leads = alone = True
 
     def __init__(self, count: int) -> None:
         self.numbers: Sequence[int] = range(count)
@@ -105,24 +147,20 @@ class LocalExchange:
     def sum_(self, values: Tensor) -> None:
         """See Exchange; there is one process."""
 
-    def share_(self, tensors: Sequence[Tensor]) -> None:
+    def share_(self, values: Tensor) -> None:
         """See Exchange; there is one process."""
 
-    def any(self, condition: bool) -> bool:
-        """See Exchange; there is one process."""
-        return condition
-
-    def add_(self, make_part: Callable[[], Any], device_type: str) -> int:
-        """See Exchange; there is one process."""
-        return 0
-
-    def call_(self, number: int, cut: bool, make_message: Callable[[], Any] | None) -> None:
+    def call_(self, call: Call, number: int, make_content: Callable[[], Any] | None = None) -> None:
         """See Exchange; there is one process."""
 
     def finish_(self) -> None:
         """See Exchange; there is one process."""
 
-    def hold(self, graph: CapturedGraph) -> None:
+    def open_(self, device_type: str) -> torch.device:
+        """See Exchange; there is one process."""
+        return torch.device(device_type)
+
+    def drop(self, number: int) -> None:
         """See Exchange; there is one process."""
 
 
@@ -130,12 +168,15 @@ class ProcessExchange:
     """A domain a rank, by torch.distributed's messages from one rank to another.
 
     Each rank sends and receives in the order of the others' numbers. Calls and what they carry go
-    by gloo, and so do features between CPUs; between GPUs features go by NCCL.
+    by gloo, and so do features between CPUs; between GPUs features go by NCCL. What rank 0 records
+    in a CUDA graph the others record in graphs of their own, and replay them along with it.
 
     Attributes:
         rank: of this process.
-        numbers, added: see Exchange.
+        numbers, leads, alone: see Exchange.
     """
+
+    alone = False
 
     def __init__(self, rank: ProcessRank) -> None:
         """Makes groups within the one that the rank has joined, as all ranks must.
@@ -144,16 +185,20 @@ class ProcessExchange:
         """
         from torch import distributed
 
-        self.rank = rank
+        self.rank, self.leads = rank, rank.rank == 0
         self.numbers: Sequence[int] = (rank.rank,)
         patience = timedelta(seconds=PATIENCE)
-        waiting = _IDLE if rank.rank else patience
+        waiting = patience if self.leads else _IDLE
         self._calls: Any = distributed.new_group(timeout=waiting, backend="gloo")
         self._messages: Any = distributed.new_group(timeout=patience, backend="gloo")
         self._values: dict[str, Any] = {"cpu": self._messages}
-        self.added = 0
-        self._evaluating = False
-        self._graphs: WeakSet[CapturedGraph] = WeakSet()
+        self._busy = False
+        self._graphs: WeakKeyDictionary[CapturedGraph, int] = WeakKeyDictionary()
+        self._recording: int | None = None
+        self._recordings = 0
+        self._dropped: deque[tuple[Call, int]] = deque()
+        if self.leads:
+            FOLLOWERS.append(self)
         atexit.register(self._end)
 
     @classmethod
@@ -176,14 +221,21 @@ class ProcessExchange:
         return MessageLink(domain, self._values, self._naming_lost)
 
     def sum_(self, values: Tensor) -> None:
-        """See Exchange; waits for the other ranks."""
+        """See Exchange; waits for the other ranks, without CUDA."""
         from torch import distributed
 
         with self._naming_lost():
             distributed.reduce(values, 0, group=self._values[values.device.type])
 
+    def share_(self, values: Tensor) -> None:
+        """See Exchange; waits for the other ranks, without CUDA."""
+        from torch import distributed
+
+        with self._naming_lost():
+            distributed.broadcast(values, 0, self._values[values.device.type])
+
     def any(self, condition: bool) -> bool:
-        """See Exchange."""
+        """Whether a condition holds on any rank; all ranks call it together."""
         from torch import distributed
 
         flag = torch.tensor(int(condition))
@@ -192,7 +244,7 @@ class ProcessExchange:
         return bool(flag)
 
     def open_(self, device_type: str) -> torch.device:
-        """The device of this rank, whose values can travel then; all ranks call it together."""
+        """See Exchange."""
         from torch import distributed
 
         if device_type != "cuda":
@@ -205,63 +257,81 @@ class ProcessExchange:
             self._values[device_type] = group
         return device
 
-    def add_(self, make_part: Callable[[], Any], device_type: str) -> int:
-        """See Exchange."""
-        self.call_(self.added, False, make_part)
-        self.open_(device_type)
-        self.finish_()
-        self.added += 1
-        return self.added - 1
+    def call_(self, call: Call, number: int, make_content: Callable[[], Any] | None = None) -> None:
+        """See Exchange.
+
+        Raises:
+            LostRankError: a rank was lost, now or before.
+        """
+        while self._dropped and self._recording is None:
+            self._send(*self._dropped.popleft())
+        if call is Call.EVALUATE and torch.cuda.is_available():
+            recording = torch.cuda.is_current_stream_capturing()
+            if recording and self._recording is None:
+                self._recordings += 1
+                self._recording = self._recordings
+                self._send(Call.RECORD, self._recording)
+        self._send(call, number, make_content)
+        self._busy = call is not Call.REPLAY
 
     def finish_(self) -> None:
         """See Exchange."""
-        self._evaluating = False
+        self._busy = False
+
+    def recorded(self, graph: CapturedGraph | None) -> bool:
+        """See GraphFollower."""
+        if self._recording is None:
+            return True
+        number, self._recording, self._busy = self._recording, None, False
+        self._send(Call.RECORDED, number)
+        if self.any(graph is None):
+            self._dropped.append((Call.DROP_GRAPH, number))
+            return False
+        assert graph is not None
+        self._graphs[graph] = number
+        finalize(graph, self._dropped.append, (Call.DROP_GRAPH, number)).atexit = False
+        return True
+
+    def replays(self, graph: CapturedGraph) -> None:
+        """See GraphFollower."""
+        if graph in self._graphs:
+            self.call_(Call.REPLAY, self._graphs[graph])
+
+    def drop(self, number: int) -> None:
+        """See Exchange."""
+        self._dropped.append((Call.DROP, number))
 
     def hold(self, graph: CapturedGraph) -> None:
-        """See Exchange."""
-        self._graphs.add(graph)
+        """Takes note of a graph of another rank, which is reset before the processes part."""
+        self._graphs[graph] = 0
 
-    def call_(self, number: int, cut: bool, make_message: Callable[[], Any] | None) -> None:
-        """See Exchange."""
+    def _send(self, call: Call, number: int, make_content: Callable[[], Any] | None = None) -> None:
         from torch import distributed
 
-        if self._evaluating:
+        if self._busy:
             raise LostRankError(
                 "The ranks cannot go on after an evaluation that was interrupted; start again."
             )
-        self._evaluating = True
-        call = torch.tensor([number, cut, make_message is not None])
+        message = torch.tensor([call, number, make_content is not None])
+        self._busy = True
         with self._naming_lost():
-            distributed.broadcast(call, 0, self._calls)
-            if make_message is not None:
-                distributed.broadcast_object_list([make_message()], 0, self._messages)
+            distributed.broadcast(message, 0, self._calls)
+            if make_content is not None:
+                distributed.broadcast_object_list([make_content()], 0, self._messages)
+        self._busy = False
 
-    def called(self) -> tuple[int, bool, Any] | None:
-        """Waits for a call of rank 0, see `call_`; None at the end.
-
-        Returns:
-            The evaluator, whether to cut, and the message or None.
-        """
+    def receive(self) -> CallMessage:
+        """Waits for a call of rank 0, see `call_`."""
         from torch import distributed
 
-        call = torch.zeros(3, dtype=torch.int64)
+        message = torch.zeros(3, dtype=torch.int64)
         with self._naming_lost():
-            distributed.broadcast(call, 0, self._calls)
-            number, cut, has_message = call.tolist()
-            if number == _END:
-                return None
-            message = [None]
-            if has_message:
-                distributed.broadcast_object_list(message, 0, self._messages)
-        return number, bool(cut), message[0]
-
-    def share_(self, tensors: Sequence[Tensor]) -> None:
-        """See Exchange; waits for the other ranks."""
-        from torch import distributed
-
-        with self._naming_lost():
-            for tensor in tensors:
-                distributed.broadcast(tensor, 0, self._values[tensor.device.type])
+            distributed.broadcast(message, 0, self._calls)
+            call, number, has_content = message.tolist()
+            content = [None]
+            if has_content:
+                distributed.broadcast_object_list(content, 0, self._messages)
+        return CallMessage(Call(call), number, content[0])
 
     def _end(self) -> None:
         """Ends the others, on rank 0, and leaves the groups; without a call connections end them.
@@ -270,14 +340,15 @@ class ProcessExchange:
         """
         from torch import distributed
 
-        for graph in self._graphs:  # NCCL waits for those that hold its messages
+        for graph in list(self._graphs):  # NCCL waits for those that hold its messages
             graph.reset()
         groups = (self._calls, *self._values.values())
+        with contextlib.suppress(Exception):
+            if self.leads and not self._busy and self._recording is None:
+                self._send(Call.END, 0)
         self._calls = self._messages = None
         self._values.clear()  # links have it too
         with contextlib.suppress(Exception):
-            if self.rank.rank == 0 and not self._evaluating:
-                distributed.broadcast(torch.tensor([_END, 0, 0]), 0, groups[0])
             for group in groups:
                 distributed.destroy_process_group(group)
 

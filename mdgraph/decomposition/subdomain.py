@@ -1,14 +1,15 @@
 """A domain: its own atoms, copies of the atoms of others that they have as neighbors, their rows.
 
-Local rows are those of own atoms in their order, padding, and a region for each other domain that
-has neighbors here, with padding again. Regions have room for more atoms than the first cut needs,
-so that later cuts write into the same buffers, which a CUDA graph may hold. The list has both
-directions of every pair, so what a domain sends to another follows from its own rows: the atoms
-that have a neighbor there. Both of them count these atoms, so both give them the same room.
+Local rows lie in regions of fixed size: own atoms of each element, then copies of the atoms of each
+other domain. Rows of a region that hold no atom are padding. So elements of own rows never change,
+and a cut only says which atom is in which row: it has static shapes, and may be part of a CUDA
+graph. The list has both directions of every pair, so what a domain sends to another follows from
+its own rows: the atoms that have a neighbor there. Both of them count these atoms, so both give
+them the same room.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,8 +27,8 @@ from mdgraph.system import System
 class SubdomainRows:
     """NeighborRows of n local atoms.
 
-    Rows of own atoms are those of the list, taken in its order. A row of another domain's atom has
-    its own-atom neighbors alone.
+    Rows of own atoms are those of the list. A row of another domain's atom has its own-atom
+    neighbors alone.
     """
 
     index: Tensor
@@ -42,101 +43,91 @@ class SubdomainRows:
     def join(self) -> None:
         """See NeighborRows; reverse slots are there."""
 
+    @classmethod
+    def allocate(cls, listed: NeighborList, rows: int, own: int) -> "SubdomainRows":
+        """Rows for a list, not written yet.
+
+        Args:
+            listed: of the whole system.
+            rows: number of local rows.
+            own: those of own atoms.
+        """
+        shape = (rows, listed.capacity)
+        order = torch.arange(own, dtype=listed.order.dtype, device=listed.order.device)
+        return cls(
+            index=listed.index.new_zeros(shape),
+            image=listed.image.new_zeros(shape),
+            reverse=listed.reverse.new_zeros(shape),
+            count=listed.count.new_zeros(rows),
+            wrap=listed.wrap.new_zeros(rows, 3),
+            offsets=listed.offsets.clone(),
+            order=order,
+            capacity=listed.capacity,
+        )
+
 
 @dataclass(frozen=True)
 class SubdomainCapacity:
-    """Shapes of the buffers of a domain.
+    """Sizes of the regions of a domain.
 
     Attributes:
-        own: rows of own atoms.
+        own: rows of own atoms, of each element.
         send: atoms that each domain, by its number, gets from this one.
-        receive: atoms that each domain sends.
-        lists: slots a row and translations of each list.
+        receive: rows of atoms that each domain sends.
     """
 
-    own: int
+    own: tuple[int, ...]
     send: tuple[int, ...]
     receive: tuple[int, ...]
-    lists: tuple[tuple[int, int], ...]
+
+    @property
+    def owned(self) -> int:
+        """Rows of own atoms."""
+        return sum(self.own)
 
     @property
     def rows(self) -> int:
         """Local rows."""
-        return self.own + sum(self.receive)
+        return self.owned + sum(self.receive)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of regions, in the layout of `Subdomain.most`."""
+        return [*self.own, *self.receive, *self.send]
 
     @property
     def begins(self) -> list[int]:
-        """First row of the region of each domain."""
-        return [self.own + sum(self.receive[:number]) for number in range(len(self.receive))]
-
-
-@dataclass(frozen=True)
-class _Members:
-    """Atoms of a domain at one cut.
-
-    Attributes:
-        own: (n,) int64, ascending.
-        others: (m,) int64, neighbors that other domains own, by owner and index.
-        received: (D,) numbers of them, by owner.
-        sent: own atoms (int64, of n) that have a neighbor in each other domain, by its number.
-        neighbors: (n, K) int64 of own atoms, of each list; empty slots hold the atom itself.
-    """
-
-    own: Tensor
-    others: Tensor
-    received: list[int]
-    sent: Mapping[int, Tensor]
-    neighbors: Sequence[Tensor]
+        """First row of each region of rows, own and received."""
+        sizes = [*self.own, *self.receive]
+        return [sum(sizes[:number]) for number in range(len(sizes))]
 
     @classmethod
     def of(
-        cls, number: int, count: int, owner: Tensor, lists: Sequence[NeighborList]
-    ) -> "_Members":
-        """Those of one of so many domains; reads the device."""
-        own = (owner == number).nonzero().flatten()
-        neighbors = [item.index[own].to(torch.int64) for item in lists]
-        owners = [owner[index] for index in neighbors]
-        present = torch.zeros_like(owner, dtype=torch.bool)
-        for index in neighbors:
-            present[index.flatten()] = True
-        others = (present & (owner != number)).nonzero().flatten()
-        others = others[owner[others].argsort(stable=True)]
-        received = owner[others].bincount(minlength=count).tolist()
-        sent = {
-            other: torch.stack([(of == other).any(1) for of in owners]).any(0).nonzero().flatten()
-            for other, size in enumerate(received)
-            if size
-        }
-        return cls(own, others, received, sent, neighbors)
+        cls, counts: Sequence[int], elements: int, rounding: int, before: "SubdomainCapacity | None"
+    ) -> "SubdomainCapacity":
+        """Room for so many atoms: that of an earlier cut wherever it suffices.
 
-    def capacity(
-        self, lists: Sequence[NeighborList], rounding: int, before: SubdomainCapacity | None
-    ) -> SubdomainCapacity:
-        """Room for them: that of an earlier cut wherever it suffices."""
-        none = (0,) * len(self.received)
-        if before is None:
-            before = SubdomainCapacity(0, none, none, ())
-        sent = [len(self.sent.get(other, ())) for other in range(len(none))]
-        return SubdomainCapacity(
-            own=_room(len(self.own), before.own, _MORE_OWN, rounding),
-            send=tuple(map(_room_of_others, sent, before.send)),
-            receive=tuple(map(_room_of_others, self.received, before.receive)),
-            lists=tuple((item.capacity, len(item.offsets)) for item in lists),
-        )
+        Args:
+            counts: of atoms in the regions, in the layout of `sizes`.
+            elements: of the system.
+            rounding: of which the number of own rows is a multiple.
+            before: of an earlier cut.
+        """
+        earlier = [0] * len(counts) if before is None else before.sizes
+        domains = (len(counts) - elements) // 2
+        more = [_MORE_OWN] * elements + [_MORE_OTHERS] * (2 * domains)
+        sizes = [
+            size if count <= size else math.ceil((1.0 + part) * count)
+            for count, size, part in zip(counts, earlier, more, strict=True)
+        ]
+        own, receive = sizes[:elements], sizes[elements : elements + domains]
+        own[-1] += -sum(own) % rounding
+        return cls(tuple(own), tuple(sizes[elements + domains :]), tuple(receive))
 
 
 _MORE_OWN: Final = 0.01
 _MORE_OTHERS: Final = 0.05
-"""Padding over the rows of the first cut."""
-
-
-def _room(count: int, before: int, more: float, rounding: int) -> int:
-    """Padded number of rows; a function of the counts of all cuts alone."""
-    return before if count <= before else math.ceil((1.0 + more) * count / rounding) * rounding
-
-
-def _room_of_others(count: int, before: int) -> int:
-    return _room(count, before, _MORE_OTHERS, 1)
+"""Padding over the atoms of the first cut."""
 
 
 class Subdomain:
@@ -144,82 +135,58 @@ class Subdomain:
 
     Attributes:
         number: of the domain.
-        capacity: shapes of its buffers.
-        padded: number of rows before those of others.
+        capacity: sizes of its regions.
         source: (R,) int64, the atom in the system of each local row; any atom for padding.
         is_used: (R,) bool, false for padding.
+        place: (N,) int32, local row of each atom that has one; anything for others.
+        most: (E + 2 D,) int32, largest number of atoms found yet for own rows of each element, and
+            to receive from and to send to each domain.
         state: of all local rows.
         lists: rows, one for each list of the system.
-        send: local rows (int64) whose features each other domain needs, by its number.
+        sent: (S,) int64, local rows whose features other domains need, by their numbers.
+        send: the part of them that each other domain needs, by its number.
         receive: local rows whose features each other domain knows, by its number.
         result: what its pairs give.
     """
 
-    def __init__(self, number: int, system: State, capacity: SubdomainCapacity) -> None:
-        """Allocates for a domain of the system.
+    def __init__(
+        self,
+        number: int,
+        system: State,
+        lists: Sequence[NeighborList],
+        capacity: SubdomainCapacity,
+    ) -> None:
+        """Allocates for a domain of the system; reads the device.
 
         Args:
             number: of the domain.
             system: what is divided.
-            capacity: shapes.
+            lists: of the system.
+            capacity: sizes.
         """
         rows, device = capacity.rows, system.device
-        self.number, self.capacity, self.padded = number, capacity, capacity.own
-        self.source = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.number, self.capacity = number, capacity
+        self.source = torch.arange(rows, device=device).remainder_(len(system.numbers))
         self.is_used = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.state = _buffers(system, rows)
+        self.place = torch.zeros(len(system.numbers), dtype=torch.int32, device=device)
+        self.most = torch.zeros(len(capacity.sizes), dtype=torch.int32, device=device)
+        self.state = _buffers(system, capacity)
         self.result = NetworkResult(
             torch.zeros_like(self.state.energies),
             torch.zeros_like(self.state.energies),
             torch.zeros_like(self.state.forces),
             self.state.energies.new_zeros(9, rows),
         )
-        self.lists: list[SubdomainRows] = []
-        self.send = {
-            other: torch.zeros(size, dtype=torch.int64, device=device)
-            for other, size in enumerate(capacity.send)
-            if size
-        }
+        self.lists = [SubdomainRows.allocate(item, rows, capacity.owned) for item in lists]
+        self.sent = torch.zeros(sum(capacity.send), dtype=torch.int64, device=device)
+        parts = self.sent.split(list(capacity.send))
+        self.send = {other: rows for other, rows in enumerate(parts) if len(rows)}
+        begins = capacity.begins[len(capacity.own) :]
         self.receive = {
             other: slice(begin, begin + size)
-            for other, (begin, size) in enumerate(
-                zip(capacity.begins, capacity.receive, strict=True)
-            )
+            for other, (begin, size) in enumerate(zip(begins, capacity.receive, strict=True))
             if size
         }
-
-    @classmethod
-    def cut(
-        cls,
-        number: int,
-        count: int,
-        owner: Tensor,
-        state: State,
-        lists: Sequence[NeighborList],
-        rounding: int,
-        kept: "Subdomain | None" = None,
-    ) -> "Subdomain":
-        """Cuts a domain out of a system; reads the device.
-
-        Args:
-            number: of the domain.
-            count: of all domains.
-            owner: (N,) int64, domain of each atom.
-            state: of the system.
-            lists: complete ones.
-            rounding: the number of own rows is padded to a multiple.
-            kept: the same domain of an earlier cut; it is written anew and returned, with the same
-                buffers, if they suffice.
-        """
-        members = _Members.of(number, count, owner, lists)
-        before = None if kept is None else kept.capacity
-        capacity = members.capacity(lists, rounding, before)
-        if kept is None or capacity != before or not kept._is_for(state):
-            if kept is not None:
-                kept.state.workspaces.clear()  # frees its memory first
-            kept = cls(number, state, capacity)
-        kept._write_(members, owner, state, lists)
-        return kept
 
     def load_(self, state: State) -> None:
         """Copies positions, cell and charge of the system; does not sync."""
@@ -235,118 +202,103 @@ class Subdomain:
             energies: (N,) float64, eV.
             virial: (9,) float64, eV.
         """
-        result, own = self.result, slice(self.padded)
+        result, own = self.result, slice(self.capacity.owned)
         # Each atom has one row at most; padding adds zeros, and never the only row of an atom.
         found = torch.where(self.is_used[:, None], result.forces.to(forces.dtype), 0.0)
         forces.index_add_(0, self.source, found)
-        found = torch.where(self.is_used[own], result.energies[own], 0.0)
-        energies.index_add_(0, self.source[own], found)
-        virial += result.virials[:, own].sum(1)
+        used, source = self.is_used[own], self.source[own]
+        energies.index_add_(0, source, torch.where(used, result.energies[own], 0.0))
+        # Summed over atoms, not rows, whose number would change the bits.
+        virials = virial.new_zeros(9, len(energies))
+        virials.index_add_(1, source, torch.where(used, result.virials[:, own], 0.0))
+        virial += virials.sum(1)
 
-    def _is_for(self, state: State) -> bool:
-        """Whether the buffers are of a system with these elements and periodic directions."""
-        own = self.state
-        return torch.equal(own.elements, state.elements) and torch.equal(own.pbc, state.pbc)
-
-    def _write_(
-        self, members: _Members, owner: Tensor, state: State, lists: Sequence[NeighborList]
+    def cut_(
+        self, owner: Tensor, neighbors: Tensor, system: State, lists: Sequence[NeighborList]
     ) -> None:
-        own, others, local = members.own, members.others, self.state
-        device, owners = own.device, owner[others]
-        begins = torch.tensor(self.capacity.begins, device=device)
-        counts = torch.tensor(members.received, device=device)
-        within = torch.arange(len(others), device=device) - (counts.cumsum(0) - counts)[owners]
-        rows = torch.cat([torch.arange(len(own), device=device), begins[owners] + within])
-        atoms = torch.cat([own, others])
-        place = torch.full_like(owner, -1)
-        place[atoms] = rows
-        # Padding is spread over all atoms, so that nothing adds to one of them again and again.
-        torch.arange(len(self.source), out=self.source)
-        self.source.remainder_(len(owner))
-        self.source[rows] = atoms
+        """Writes which atom is in which row, and the rows; the reference for the kernels. Syncs.
+
+        Args:
+            owner: (N,) int64, domain of each atom.
+            neighbors: (N, D) bool, whether an atom has a neighbor in each domain.
+            system: what is divided.
+            lists: complete ones.
+        """
+        own = owner == self.number
+        kinds = system.kinds
+        regions = [own & (kinds == kind) for kind in range(len(self.capacity.own))]
+        regions += self._received(owner, neighbors)
         self.is_used.zero_()
-        self.is_used[rows] = True
-        local.numbers.copy_(state.numbers[self.source])
-        local.kinds.copy_(state.kinds[self.source])
-        for other, sent in members.sent.items():
-            self.send[other].zero_()
-            self.send[other][: len(sent)] = sent
-        if not self.lists:
-            self.lists = [_allocated(item, self.capacity) for item in lists]
-        for item, listed, index in zip(self.lists, lists, members.neighbors, strict=True):
-            _write_rows_(item, listed, index, own, place, self)
-        for user in list(local.workspaces):
-            user.replace_(local)
+        counts = []
+        begins = self.capacity.begins
+        for region, begin, size in zip(regions, begins, self.capacity.sizes, strict=False):
+            atoms = region.nonzero().flatten()
+            counts.append(len(atoms))
+            rows = slice(begin, begin + len(atoms[:size]))
+            self.source[rows] = atoms[:size]
+            self.is_used[rows] = True
+            self.place[atoms[:size]] = torch.arange(
+                rows.start, rows.stop, dtype=torch.int32, device=owner.device
+            )
+        for other in range(len(self.capacity.send)):
+            sent = (own & neighbors[:, other]).nonzero().flatten()
+            sent = sent[:0] if other == self.number else sent
+            counts.append(len(sent))
+            if other in self.send:
+                rows = self.send[other].zero_()
+                rows[: len(sent)] = self.place[sent[: len(rows)]].to(torch.int64)
+        torch.maximum(
+            self.most, torch.tensor(counts, dtype=torch.int32, device=owner.device), out=self.most
+        )
+        self.state.numbers.copy_(system.numbers[self.source])
+        self.state.kinds.copy_(kinds[self.source])
+        # Padding counts as the element of its region, as own rows of all cuts do.
+        own_rows, sizes = slice(self.capacity.owned), torch.tensor(self.capacity.own)
+        self.state.kinds[own_rows] = torch.repeat_interleave(sizes).to(kinds.device)
+        self.state.numbers[own_rows] = system.elements[self.state.kinds[own_rows]]
+        for rows, listed in zip(self.lists, lists, strict=True):
+            self._write_rows_(rows, listed, owner)
+        for user in list(self.state.workspaces):
+            user.replace_(self.state)
+
+    def _received(self, owner: Tensor, neighbors: Tensor) -> list[Tensor]:
+        needed = neighbors[:, self.number] & (owner != self.number)
+        return [needed & (owner == other) for other in range(len(self.capacity.receive))]
+
+    def _write_rows_(self, rows: SubdomainRows, listed: NeighborList, owner: Tensor) -> None:
+        owned, count, device = self.capacity.owned, len(self.source), owner.device
+        slots = torch.arange(rows.capacity, device=device)
+        neighbor = listed.index[self.source].to(torch.int64)
+        kept = (slots < listed.count[self.source][:, None]) & self.is_used[:, None]
+        kept[owned:] &= owner[neighbor[owned:]] == self.number
+        # Slots that are kept come first, in their order.
+        order = (~kept).to(torch.int8).argsort(dim=1, stable=True)
+        kept = kept.gather(1, order)
+        itself = torch.arange(count, dtype=torch.int32, device=device)[:, None]
+        index = self.place[neighbor.gather(1, order)]
+        rows.index.copy_(torch.where(kept, index, itself))
+        image = listed.image[self.source].gather(1, order)
+        rows.image.copy_(torch.where(kept, image, len(listed.offsets) // 2))
+        reverse = listed.reverse[self.source].gather(1, order)
+        rows.reverse.copy_(torch.where(kept, reverse, slots.to(reverse.dtype)))
+        rows.count.copy_(kept.sum(1))
+        rows.wrap.copy_(listed.wrap[self.source])
+        ordered = listed.order.to(torch.int64)
+        own = self.place[ordered[owner[ordered] == self.number]]
+        padding = (~self.is_used[:owned]).nonzero().flatten()
+        rows.order.copy_(torch.cat([own, padding])[:owned])
 
 
-def _buffers(state: State, count: int) -> State:
-    """Buffers for so many local atoms, all of them of the kind of the system's first one yet."""
-    system = System(
-        numbers=np.full(count, int(state.numbers[0])),
-        positions=np.zeros((count, 3)),
-        cell=state.cell[0].double().cpu().numpy(),
-        pbc=state.pbc[0].cpu().numpy(),
+def _buffers(system: State, capacity: SubdomainCapacity) -> State:
+    """Buffers for the local atoms; rows of own ones have the elements of their regions."""
+    elements = system.elements.tolist()
+    numbers = np.full(capacity.rows, elements[0])
+    numbers[: capacity.owned] = np.repeat(elements, capacity.own)
+    local = System(
+        numbers=numbers,
+        positions=np.zeros((capacity.rows, 3)),
+        cell=system.cell[0].double().cpu().numpy(),
+        pbc=system.pbc[0].cpu().numpy(),
     )
-    room = BatchCapacity(count, tuple(state.elements.tolist()))
-    return State([system], state.device, state.dtype, room=room)
-
-
-def _allocated(item: NeighborList, capacity: SubdomainCapacity) -> SubdomainRows:
-    """Rows of a domain for a list, not written yet."""
-    shape = (capacity.rows, item.capacity)
-    return SubdomainRows(
-        index=item.index.new_empty(shape),
-        image=item.image.new_empty(shape),
-        reverse=item.reverse.new_empty(shape),
-        count=item.count.new_empty(capacity.rows),
-        wrap=item.wrap.new_empty(capacity.rows, 3),
-        offsets=torch.empty_like(item.offsets),
-        order=item.order.new_empty(capacity.own),
-        capacity=item.capacity,
-    )
-
-
-def _write_rows_(
-    rows: SubdomainRows,
-    item: NeighborList,
-    neighbors: Tensor,
-    own: Tensor,
-    place: Tensor,
-    domain: Subdomain,
-) -> None:
-    """Writes the rows of local atoms, of one list with the neighbors (n, K) of own atoms."""
-    padded, count, device = domain.padded, len(domain.source), own.device
-    slots = torch.arange(item.capacity, device=device)
-    local_rows = torch.arange(count, dtype=torch.int32, device=device)
-    rows.index.copy_(local_rows[:, None].expand_as(rows.index))
-    rows.image.fill_(len(item.offsets) // 2)
-    rows.reverse.copy_(slots.expand_as(rows.reverse))
-    rows.count.zero_()
-    rows.wrap.copy_(item.wrap[domain.source])
-    rows.offsets.copy_(item.offsets)
-    rows.order[: len(own)] = _in_order(item, place, padded)
-    rows.order[len(own) :] = local_rows[len(own) : padded]
-    used = slots < item.count[own][:, None]
-    local = torch.where(used, place[neighbors], 0)
-    first = slice(len(own))
-    rows.index[first] = torch.where(used, local.to(torch.int32), rows.index[first])
-    rows.image[first] = item.image[own]
-    rows.reverse[first] = item.reverse[own]
-    rows.count[first] = item.count[own]
-    atom, slot = (local >= padded).nonzero().unbind(1)
-    other = local[atom, slot]
-    order = other.argsort(stable=True)
-    atom, slot, other = atom[order], slot[order], other[order]
-    found = other.bincount(minlength=count)
-    back = torch.arange(len(other), device=device) - (found.cumsum(0) - found)[other]
-    rows.index[other, back] = atom.to(torch.int32)
-    # Translations are numbered symmetrically, so that of the reverse pair counts from the end.
-    rows.image[other, back] = len(item.offsets) - 1 - item.image[own[atom], slot]
-    rows.reverse[other, back] = slot.to(torch.int32)
-    rows.count[padded:] = found[padded:].to(torch.int32)
-
-
-def _in_order(item: NeighborList, place: Tensor, padded: int) -> Tensor:
-    """Rows (n_own,) int32 of own atoms in the order of the list."""
-    rows = place[item.order.to(torch.int64)]
-    return rows[(rows >= 0) & (rows < padded)].to(torch.int32)
+    room = BatchCapacity(capacity.rows, tuple(elements))
+    return State([local], system.device, system.dtype, room=room)

@@ -564,14 +564,20 @@ class Calculation:
         return torch.stack([item.sticky() for item in self.lists])
 
     def complete(self) -> bool:
-        """Whether no list overflowed since the last growth; syncs once."""
+        """Whether no list, and nothing of the evaluator, overflowed since it grew; syncs."""
+        outgrown = self.evaluator.outgrown(self.state)
+        if outgrown is not None and bool(outgrown):
+            return False
         if len(self.lists) < 2:
             return all(item.status().complete for item in self.lists)
         return hold_all(self.lists, self.sticky().tolist())
 
     def grow(self) -> None:
-        """Enlarges every list that overflowed. Buffers change: capture graphs again."""
+        """Enlarges lists and buffers that overflowed. They change: capture graphs again."""
         self._evaluation.forget()
+        outgrown = self.evaluator.outgrown(self.state)
+        if outgrown is not None and bool(outgrown):
+            self.evaluator.grow_(self.state)
         for neighbor_list in self.lists:
             if not neighbor_list.status().complete:
                 neighbor_list.grow()

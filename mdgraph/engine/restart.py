@@ -36,7 +36,7 @@ def save_restart(simulation: Simulation, path: str | Path) -> None:
     Raises:
         FileError: the file cannot be written; an older one stays intact.
     """
-    tensors = _tensors(simulation)
+    tensors = _tensors(simulation) | _division(simulation)
     for name in ("numbers", "masses", "fixed", "pbc", "charge"):
         tensors[name] = getattr(simulation.state, name)
     record = {
@@ -91,6 +91,11 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
     state.seed.copy_(tensors["seed"])
     for name, value in _constants(simulation).items():
         value.copy_(tensors[name])
+    for name, value in _division(simulation).items():
+        stored = tensors.get(name)
+        # A file of another division, or without one, leaves that of this simulation.
+        if stored is not None and stored.shape == value.shape:
+            value.copy_(stored)
     references = [
         tuple(tensors[f"list{number}.{name}"].to(state.device) for name in ("positions", "cell"))
         for number in range(len(simulation.calculation.lists))
@@ -156,6 +161,12 @@ def _constants(simulation: Simulation) -> dict[str, torch.Tensor]:
     tensors = {f"restraints.{name}": value for name, value in own.items()}
     own = {} if biases is None else biases.constants()
     return tensors | {f"biases.{name}": value for name, value in own.items()}
+
+
+def _division(simulation: Simulation) -> dict[str, torch.Tensor]:
+    """Tensors that say how the work is divided, by their names in the file."""
+    own = simulation.calculation.evaluator.division(simulation.state)
+    return {f"division.{name}": value for name, value in own.items()}
 
 
 def _bias_tensors(simulation: Simulation) -> dict[str, torch.Tensor]:

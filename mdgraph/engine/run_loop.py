@@ -28,7 +28,7 @@ class Status:
     """Result of a health check.
 
     Attributes:
-        complete: whether no list overflowed since the last growth.
+        complete: whether no list, and no buffer of the evaluator, overflowed since the last growth.
         good: whether forces and cells are finite, temperatures are below the limit, and all
             variables are on the grids of their biases.
         sticky: counters of each list, see `NeighborList.status_of`.
@@ -58,7 +58,7 @@ class HealthCheck:
         self._calculation = calculation
         self._maximum = maximum_temperature
         device, lists = calculation.device, len(calculation.lists)
-        self._numbers = torch.zeros(4 * lists + 1, dtype=torch.int64, device=device)
+        self._numbers = torch.zeros(4 * lists + 2, dtype=torch.int64, device=device)
         on_gpu = device.type == "cuda"
         self._host_numbers = torch.zeros_like(self._numbers, device="cpu", pin_memory=on_gpu)
         self._event = torch.cuda.Event() if on_gpu else None
@@ -73,7 +73,9 @@ class HealthCheck:
         if outside is not None:
             good &= ~outside
         numbers = [item.sticky() for item in lists] + [item.rebuilds[None] for item in lists]
-        torch.cat([*numbers, good.to(torch.int64)[None]], out=self._numbers)
+        outgrown = self._calculation.evaluator.outgrown(state)
+        flags = torch.stack([good, torch.zeros_like(good) if outgrown is None else outgrown])
+        torch.cat([*numbers, flags.to(torch.int64)], out=self._numbers)
         self._host_numbers.copy_(self._numbers, non_blocking=True)
         if self._event is not None:
             self._event.record(torch.cuda.current_stream(self._calculation.device))
@@ -82,11 +84,12 @@ class HealthCheck:
         """The status that the last `record_` found; waits for its copy."""
         if self._event is not None:
             self._event.synchronize()
-        *numbers, good = self._host_numbers.tolist()
+        *numbers, good, outgrown = self._host_numbers.tolist()
         lists = self._calculation.lists
         end = 3 * len(lists)
         sticky = tuple((*numbers[start : start + 3],) for start in range(0, end, 3))
-        return Status(hold_all(lists, sticky), bool(good), sticky, tuple(numbers[end:]))
+        complete = hold_all(lists, sticky) and not outgrown
+        return Status(complete, bool(good), sticky, tuple(numbers[end:]))
 
 
 def temperature_limit(limit: float | None, bath: Schedule | None) -> float:
@@ -280,9 +283,13 @@ class RunLoop:
             self._launch(chunk.end, chunk.show)
 
     def _grow(self, step: int) -> None:
-        logger.info("A neighbor list overflowed before step %d; growing it.", step)
+        calculation = self._dynamics.calculation
+        if hold_all(calculation.lists, calculation.sticky().tolist()):
+            logger.info("A domain outgrew its buffers before step %d; growing them.", step)
+        else:
+            logger.info("A neighbor list overflowed before step %d; growing it.", step)
         self._dynamics.step_graphs.forget()
-        self._dynamics.calculation.grow()
+        calculation.grow()
 
     def _restore_start(self, chunk: _Chunk, status: Status) -> None:
         """Restores the start of a chunk, and the counters of the lists as they were at its end."""

@@ -221,7 +221,7 @@ class Simulation(StepDynamics):
             domains: divide the evaluation of one system among so many domains, or among a grid of
                 them along the cell vectors, such as (2, 1, 1). Under torchrun each rank evaluates
                 one, on its own GPU; the others do not come back from here, but serve rank 0 and
-                exit with it. On GPUs evaluations are CUDA graphs then, but not whole steps.
+                exit with it.
 
         Raises:
             InputError: an invalid argument.
@@ -255,13 +255,6 @@ class Simulation(StepDynamics):
             precision, device = precision_named(precision), device_named(device)
             whole = as_evaluator(potential, precision, device, evaluator)
             potential, evaluator = in_domains(whole, systems, domains), "auto"
-            if potential is not whole and device.type == "cuda":
-                if graph == "on":
-                    raise InputError(
-                        "Steps in domains are launched one by one; leave graph='on' out, or the "
-                        "domains."
-                    )
-                graph = "off"
         calculation = Calculation(
             systems,
             potential,

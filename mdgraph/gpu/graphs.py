@@ -5,7 +5,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import torch
 
@@ -19,6 +19,25 @@ WARM_UP = 3
 
 class GraphMemoryError(torch.OutOfMemoryError):
     """The function runs within the memory of the device, but a graph of it does not fit."""
+
+
+class GraphFollower(Protocol):
+    """Other processes, whose work in a graph is recorded and replayed along with that here."""
+
+    def recorded(self, graph: "CapturedGraph | None") -> bool:
+        """Called at the end of each recording; None if it failed here.
+
+        Returns:
+            Whether the others could record their part, if they have one.
+        """
+        ...
+
+    def replays(self, graph: "CapturedGraph") -> None:
+        """Called before each replay."""
+        ...
+
+
+FOLLOWERS: Final[list[GraphFollower]] = []
 
 
 class CapturedGraph:
@@ -39,6 +58,7 @@ class CapturedGraph:
         device: torch.device,
         calls: int = 1,
         pool: Any = None,
+        warm_up: int = WARM_UP,
     ) -> None:
         """Warms up and records; syncs.
 
@@ -47,6 +67,7 @@ class CapturedGraph:
             device: a CUDA device.
             calls: number of calls of the function in one replay, one after the other.
             pool: `pool` of another graph, or None for memory of its own.
+            warm_up: eager calls before.
 
         Raises:
             torch.OutOfMemoryError: the function itself does not fit into memory.
@@ -57,7 +78,7 @@ class CapturedGraph:
             stream = shared_stream(device, "capture")
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                for _ in range(WARM_UP):
+                for _ in range(warm_up):
                     function()
             torch.cuda.current_stream().wait_stream(stream)
             torch.cuda.synchronize()
@@ -71,6 +92,8 @@ class CapturedGraph:
                         function()
             except BaseException as error:
                 forget_streams()  # they may still be recording
+                for follower in FOLLOWERS:
+                    follower.recorded(None)
                 message = _out_of_memory_message(error)
                 if message is not None:
                     raise GraphMemoryError(
@@ -78,9 +101,14 @@ class CapturedGraph:
                     ) from error
                 raise
             self.pool = self._graph.pool()
+            went_well = [follower.recorded(self) for follower in FOLLOWERS]
+            if not all(went_well):
+                raise RuntimeError("another process could not record its part")
 
     def replay(self) -> None:
         """Launches the recorded work on the current stream; does not sync."""
+        for follower in FOLLOWERS:
+            follower.replays(self)
         self._graph.replay()
 
     def reset(self) -> None:

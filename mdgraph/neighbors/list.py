@@ -193,6 +193,10 @@ class Builder(Protocol):
         """
         ...
 
+    def follow_(self, positions: Tensor, cell: Tensor) -> None:
+        """Builds where the rows were built from others; static shapes, as `update_`."""
+        ...
+
     def join(self) -> None:
         """Makes what follows wait for the reverse slots, which may be filled beside it."""
         ...
@@ -370,6 +374,19 @@ class NeighborList:
             self._builder.update_(positions, cell)
         if joined:
             self.join()
+
+    @full_float32()
+    def follow_(self, positions: Tensor, cell: Tensor) -> None:
+        """Builds from the reference of another list, unless it was built from that already.
+
+        Static shapes, capturable, does not sync on CUDA.
+
+        Args:
+            positions: (N, 3) A, reference of the other list.
+            cell: (S, 3, 3) A, likewise.
+        """
+        self._builder.follow_(positions, cell)
+        self.join()
 
     def renew_(self, positions: Tensor, cell: Tensor) -> None:
         """Builds for systems that took the places of others, unless `update_` will anyway."""

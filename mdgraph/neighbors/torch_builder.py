@@ -142,6 +142,15 @@ class TorchBuilder:
         self._store(ListRows(*[torch.where(due, new.to(old.dtype), old) for new, old in pairs]))
         self._task.counters.rebuilds.add_(due)
 
+    def follow_(self, positions: Tensor, cell: Tensor) -> None:
+        """See Builder; syncs."""
+        rows = self._task.rows
+        if not (
+            torch.equal(positions, rows.reference_positions)
+            and torch.equal(cell, rows.reference_cell)
+        ):
+            self.build_(positions, cell)
+
     def join(self) -> None:
         """See Builder; does nothing, as all work runs in order."""
 

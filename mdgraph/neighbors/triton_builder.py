@@ -280,6 +280,16 @@ class KernelBuilder:
             )
             self._build(self._due, positions, cell)
 
+    def follow_(self, positions: Tensor, cell: Tensor) -> None:
+        """See Builder."""
+        rows = self._task.rows
+        positions, cell = positions.contiguous(), cell.contiguous()
+        moved = (positions != rows.reference_positions).any()
+        self._due.copy_(moved | (cell != rows.reference_cell).any())
+        with launching_on(self._due.device):
+            self._update_lattice(cell)
+            self._build(self._due, positions, cell)
+
     def _blocks(self) -> tuple[int]:
         return (triton.cdiv(self._task.grouping.atoms, BLOCK),)
 

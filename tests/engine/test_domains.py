@@ -17,7 +17,6 @@ from ase.io import read
 from mdgraph.checkpoints import load
 from mdgraph.decomposition import DecomposedEvaluator
 from mdgraph.decomposition.bricks import BrickGrid, widths_of
-from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.engine import (
     Integrator,
     LangevinMiddle,
@@ -25,6 +24,7 @@ from mdgraph.engine import (
     StochasticCellRescaling,
     VelocityVerlet,
 )
+from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.io.structures import from_ase, read_system
@@ -103,7 +103,8 @@ def test_domains_have_the_forces_of_the_whole(
         assert missed.square().mean().sqrt() < error * rms
         # On a GPU atoms lie in other tiles of a product, whose sums in float32 differ.
         assert missed.abs().max() < (error if device == "cpu" else 10.0 * error) * rms
-        bound = 1e-12 if device == "cpu" or precision == "double" else 1e-7
+        # There an energy of float32 may be the next number to it, 1.2e-7 away.
+        bound = 1e-12 if device == "cpu" or precision == "double" else 2e-7
         torch.testing.assert_close(divided.energies, whole.energies, rtol=bound, atol=0.0)
         assert (divided.virial - whole.virial).abs().max() < error * len(system)
         assert rms > 0.05
@@ -141,25 +142,11 @@ def test_a_solvated_peptide_by_aceff(reference_folder: Path, structures_folder: 
         assert (forces - whole.forces).abs().max() < 1e-6 * rms
 
 
-def test_buffers_are_kept_for_systems_of_the_same_elements_alone() -> None:
-    first = water((1, 1, 1))
-    others = np.where(first.numbers == 8, 6, first.numbers)
-    owner = torch.arange(len(first)) % 2
-    parts = []
-    for numbers in (first.numbers, first.numbers, others):
-        state = State([first.replace(numbers=numbers, masses=None)])
-        lists = [NeighborList(state, 5.0, 0.3)]
-        parts.append(Subdomain.cut(0, 2, owner, state, lists, 1, parts[-1] if parts else None))
-    assert parts[1].state is parts[0].state
-    assert parts[2].state is not parts[0].state
-    kinds = parts[2].state.kinds
-    assert torch.equal(parts[2].state.elements[kinds], state.numbers[parts[2].source])
-
-
 def test_every_brick_holds_as_many_atoms_at_any_density() -> None:
     system = slab()
     state = State([system])
-    owners = BrickGrid((2, 2, 2)).owners(state.positions, state.cell, state.pbc)
+    grid, place = BrickGrid((2, 2, 2)), (state.positions, state.cell, state.pbc)
+    owners = grid.owners(*place, grid.planes(*place))
     assert set(owners.bincount().tolist()) == {len(system) // 8}
 
 
@@ -207,26 +194,41 @@ def test_overflows_in_domains_leave_the_same_bits() -> None:
 def test_domains_that_outgrow_their_buffers_leave_the_same_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without room to spare a cut with one more copy than ever before takes new buffers."""
-    made = []
+    """Without room to spare a cut with one more copy than ever before needs new buffers."""
+    ends, capacities = [], []
     for more in (1.0, 0.0):
         monkeypatch.setattr("mdgraph.decomposition.subdomain._MORE_OTHERS", more)
         monkeypatch.setattr("mdgraph.decomposition.subdomain._MORE_OWN", more)
         simulation = hot(3)
         evaluator = simulation.calculation.evaluator
-        buffers = set()
+        seen = set()
         for _ in range(6):
             simulation.run(4)
-            cut = simulation.state.workspaces[evaluator]
-            buffers |= {id(part.source) for part in cut.domains}
-            made.append(cut)  # so that no number is given twice
-        ends = simulation.state.tensors()
-        if more:
-            ample, few = {name: value.clone() for name, value in ends.items()}, len(buffers)
-    assert few == 2
-    assert len(buffers) > 4
-    for name, value in ample.items():
-        assert torch.equal(value, ends[name]), name
+            division = simulation.state.workspaces[evaluator]._division
+            seen |= {part.capacity for part in division.domains}
+        capacities.append(len(seen))
+        ends.append({name: value.clone() for name, value in simulation.state.tensors().items()})
+    assert capacities[0] == 2
+    assert capacities[1] > 4
+    for name, value in ends[0].items():
+        assert torch.equal(value, ends[1][name]), name
+
+
+def test_planes_of_a_restart_file_stay_where_they_were(tmp_path: Path) -> None:
+    """A run that goes on has the same bits, though its planes would lie elsewhere by now."""
+    through, first = hot(1), hot(1)
+    through.run(30)
+    first.run(15)
+    save_restart(first, tmp_path / "restart.safetensors")
+    second = hot(1)
+    (planes,) = second.calculation.evaluator.division(second.state).values()
+    (kept,) = first.calculation.evaluator.division(first.state).values()
+    planes.add_(0.05)  # as if they had been put by other positions
+    load_restart_(second, tmp_path / "restart.safetensors")
+    assert torch.equal(planes, kept)
+    second.run(15)
+    for name, value in through.state.tensors().items():
+        assert torch.equal(value, second.state.tensors()[name]), name
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -389,11 +391,25 @@ def test_a_lost_rank_ends_the_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_steps_in_domains_are_no_graphs() -> None:
-    options = {"device": "cuda", "domains": 2, "check": None}
-    with pytest.raises(InputError, match="launched one by one"):
-        Simulation(water(), "water-pbe0", VelocityVerlet(0.5), graph="on", **options)
-    assert not Simulation(water(), "water-pbe0", VelocityVerlet(0.5), **options).step_graphs.graphed
+def test_steps_in_domains_are_graphs_with_the_bits_of_eager_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cuts, and buffers that are outgrown, included."""
+    monkeypatch.setattr("mdgraph.decomposition.subdomain._MORE_OTHERS", 0.0)
+    monkeypatch.setattr("mdgraph.decomposition.subdomain._MORE_OWN", 0.0)
+    ends = []
+    for graph in ("on", "off"):
+        simulation = Simulation(
+            water((3, 1, 1)), "water-pbe0", LangevinMiddle(0.5, 2000.0, 5.0), seed=3,
+            device="cuda", skin=0.3, temperature=2000.0, domains="2x1x1", check=None, graph=graph,
+            steps_per_replay=8,
+        )  # fmt: skip
+        assert simulation.step_graphs.graphed == (graph == "on")
+        simulation.run(64)
+        assert int(simulation.calculation.lists[0].rebuilds) > 3
+        ends.append({name: value.clone() for name, value in simulation.state.tensors().items()})
+    for name, value in ends[0].items():
+        torch.testing.assert_close(value, ends[1][name], rtol=0.0, atol=1e-4)
 
 
 @pytest.mark.gpu

@@ -1,0 +1,170 @@
+"""Division: which atoms belong to which domain, cut anew whenever a list was built.
+
+Two cutters do it: torch on the host, and Triton's kernels, which have static shapes and return at
+once where no list was built since, so that they are part of a CUDA graph. Both are functions of
+the positions that the lists were built from and of planes that stay. Where a domain has more atoms
+than its buffers have room for, the rest is left out, and `outgrown` says so.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mdgraph.decomposition.bricks import BrickGrid
+from mdgraph.decomposition.subdomain import Subdomain, SubdomainCapacity
+from mdgraph.gpu.launch import step_kernels_on
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
+
+
+class Cutter(Protocol):
+    """Cuts domains of a system."""
+
+    def membership(self) -> tuple[Tensor, Tensor]:
+        """Owner (N,) int64 and neighbors (N, D) bool of all atoms, see `Subdomain.cut_`."""
+        ...
+
+    def cut_(self, domains: Sequence[Subdomain]) -> None:
+        """Cuts them, if a list was built since the last cut."""
+        ...
+
+    def forget_where_(self, condition: Tensor) -> None:
+        """Makes the next cut due where a condition () bool holds."""
+        ...
+
+
+class TorchCutter:
+    """Cuts by torch, where the host finds a cut due."""
+
+    def __init__(
+        self, grid: BrickGrid, planes: Tensor, state: State, lists: Sequence[NeighborList]
+    ) -> None:
+        """Allocates nothing.
+
+        Args:
+            grid: of the bricks.
+            planes: (P,) between them; read at each cut.
+            state: of the system.
+            lists: of the system.
+        """
+        self._grid, self._planes, self._state, self._lists = grid, planes, state, lists
+        self._builds: list[int] = []
+
+    def forget_where_(self, condition: Tensor) -> None:
+        """See Cutter; syncs."""
+        if bool(condition):
+            self._builds = []
+
+    def membership(self) -> tuple[Tensor, Tensor]:
+        """See Cutter."""
+        first = self._lists[0]
+        reference = first.reference_positions, first.reference_cell
+        owner = self._grid.owners(*reference, self._state.pbc, self._planes)
+        neighbors = torch.zeros(len(owner), len(self._grid), dtype=torch.bool, device=owner.device)
+        for listed in self._lists:
+            neighbors.scatter_(1, owner[listed.index.to(torch.int64)], True)
+        return owner, neighbors
+
+    def cut_(self, domains: Sequence[Subdomain]) -> None:
+        """See Cutter; syncs."""
+        builds = [int(listed.rebuilds) for listed in self._lists]
+        if builds == self._builds:
+            return
+        owner, neighbors = self.membership()
+        for domain in domains:
+            domain.cut_(owner, neighbors, self._state, self._lists)
+        self._builds = builds
+
+
+def _cutter_class(device: torch.device) -> Callable[..., Cutter]:
+    """Kernels on CUDA, where Triton is installed; torch elsewhere."""
+    if step_kernels_on(device):
+        from mdgraph.decomposition.cutting_kernels import KernelCutter
+
+        return KernelCutter
+    return TorchCutter
+
+
+class Division:
+    """The domains of one process.
+
+    Attributes:
+        domains: in the order of their numbers.
+    """
+
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        grid: BrickGrid,
+        planes: Tensor,
+        state: State,
+        lists: Sequence[NeighborList],
+        rounding: int,
+        before: "Division | None" = None,
+    ) -> None:
+        """Allocates room for the domains as they are now, and cuts them. Reads the device.
+
+        Args:
+            numbers: of the domains of this process.
+            grid: of all bricks.
+            planes: (P,) between them, a buffer.
+            state: of the system.
+            lists: complete ones.
+            rounding: of which the number of own rows of a domain is a multiple.
+            before: a division of the same system, whose largest counts, and buffers where they
+                suffice, are taken over.
+        """
+        self._planes = planes
+        self._cutter = _cutter_class(state.device)(grid, planes, state, lists)
+        owner, neighbors = self._cutter.membership()
+        earlier = {} if before is None else {domain.number: domain for domain in before.domains}
+        self.domains = []
+        for number in numbers:
+            known = earlier.pop(number, None)
+            counts = _counts(number, owner, neighbors, state)
+            if known is not None:
+                counts = torch.maximum(counts, known.most)
+            capacity = SubdomainCapacity.of(
+                counts.tolist(),
+                len(state.elements),
+                rounding,
+                None if known is None else known.capacity,
+            )
+            if known is None or known.capacity != capacity:
+                if known is not None:
+                    known.state.workspaces.clear()  # frees most of its memory first
+                known = Subdomain(number, state, lists, capacity)
+                known.most.copy_(counts)
+            self.domains.append(known)
+        sizes = [size for domain in self.domains for size in domain.capacity.sizes]
+        self._sizes = torch.tensor(sizes, dtype=torch.int32, device=state.device)
+        self._cutter.cut_(self.domains)
+
+    def update_(self) -> None:
+        """Cuts the domains anew if a list was built; static shapes, does not sync on CUDA."""
+        self._cutter.cut_(self.domains)
+
+    def replace_planes_(self, planes: Tensor) -> None:
+        """Takes other planes (P,), which makes the next cut due; does not sync on CUDA."""
+        self._cutter.forget_where_((planes != self._planes).any())
+        self._planes.copy_(planes)
+
+    def outgrown(self) -> Tensor:
+        """() bool, whether a domain had more atoms than its buffers hold; does not sync."""
+        most = torch.cat([domain.most for domain in self.domains])
+        return (most > self._sizes).any()
+
+
+def _counts(number: int, owner: Tensor, neighbors: Tensor, state: State) -> Tensor:
+    """(E + 2 D,) int32, atoms in the regions of a domain, see `Subdomain.most`."""
+    elements, domains = len(state.elements), neighbors.shape[1]
+    own = owner == number
+    # Without bincount, whose length depends on values.
+    of_elements = torch.stack([(own & (state.kinds == kind)).sum() for kind in range(elements)])
+    needed = neighbors[:, number] & ~own
+    received = torch.stack([(needed & (owner == other)).sum() for other in range(domains)])
+    sent = (neighbors & own[:, None]).sum(0)
+    sent[number] = 0
+    return torch.cat([of_elements, received, sent]).to(torch.int32)

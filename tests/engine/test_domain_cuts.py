@@ -1,0 +1,134 @@
+"""Kernels that cut domains, beside the torch operations that cut them on the host."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from ase.build import bulk, fcc111
+from ase.io import read
+
+from mdgraph.decomposition.bricks import BrickGrid
+from mdgraph.decomposition.division import Division, TorchCutter
+from mdgraph.io.structures import from_ase
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
+from mdgraph.system import System
+
+pytest.importorskip("triton", reason="its interpreter runs the kernels on a CPU")
+from mdgraph.decomposition.cutting_kernels import KernelCutter
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def water() -> System:
+    atoms = read(ROOT / "potentials" / "water-pbe0" / "start.extxyz")
+    return from_ase(atoms[:24])
+
+
+CASES = {
+    "water": (water, (2, 1, 1)),
+    "columns": (water, (2, 2, 2)),
+    "slab": (lambda: from_ase(fcc111("Cu", (3, 3, 3), a=3.64, vacuum=8.0)), (1, 3, 2)),
+    "two images of a neighbor": (
+        lambda: from_ase(bulk("Cu", "fcc", 3.64, cubic=True) * (3, 1, 1)),
+        (2, 1, 1),
+    ),
+    "more domains than a word has bits": (
+        lambda: from_ase(bulk("Si", "diamond", 5.46) * (33, 1, 1)),
+        (33, 1, 1),
+    ),
+}
+
+
+def divisions(
+    system: System, shape: tuple[int, int, int], device: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[State, list[NeighborList], list[Division]]:
+    """A system with two lists, cut by torch and by kernels."""
+    generator = torch.Generator().manual_seed(0)
+    state = State([system], device)
+    moves = 0.1 * torch.randn(state.positions.shape, dtype=torch.float64, generator=generator)
+    state.positions.add_(moves.to(device))
+    lists = [NeighborList(state, cutoff, 0.4) for cutoff in (3.5, 2.0)]
+    grid = BrickGrid(shape)
+    planes = grid.planes(state.positions, state.cell, state.pbc)
+    numbers = range(len(grid)) if len(grid) < 9 else (0, 31, 32)
+    made = []
+    for cutter in (TorchCutter, KernelCutter):
+        monkeypatch.setattr(
+            "mdgraph.decomposition.division._cutter_class", lambda _, kind=cutter: kind
+        )
+        made.append(Division(numbers, grid, planes, state, lists, 4))
+    return state, lists, made
+
+
+def assert_same(by_torch: Division, by_kernels: Division) -> None:
+    for one, other in zip(by_torch.domains, by_kernels.domains, strict=True):
+        assert one.capacity == other.capacity
+        assert torch.equal(one.most, other.most)
+        assert torch.equal(one.is_used, other.is_used)
+        used = one.is_used
+        assert torch.equal(one.source[used], other.source[used])
+        for name in ("numbers", "kinds"):
+            mine, its = getattr(one.state, name), getattr(other.state, name)
+            assert torch.equal(mine[used], its[used])
+            assert torch.equal(mine[: one.capacity.owned], its[: one.capacity.owned])
+        for number, rows in one.send.items():
+            assert torch.equal(rows, other.send[number])
+        for rows, others in zip(one.lists, other.lists, strict=True):
+            for name in ("index", "image", "reverse", "count", "order"):
+                assert torch.equal(getattr(rows, name), getattr(others, name)), name
+            assert torch.equal(rows.wrap[used], others.wrap[used])
+
+
+@pytest.mark.parametrize(
+    ("case", "device"),
+    [
+        ("water", "cpu"),
+        ("two images of a neighbor", "cpu"),
+        *(pytest.param(case, "cuda", marks=pytest.mark.gpu) for case in CASES),
+    ],
+)
+def test_kernels_cut_as_torch_does(case: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, shape = CASES[case]
+    state, lists, (by_torch, by_kernels) = divisions(make(), shape, device, monkeypatch)
+    assert_same(by_torch, by_kernels)
+    assert not bool(by_torch.outgrown())
+    assert not bool(by_kernels.outgrown())
+    before = [domain.source.clone() for domain in by_kernels.domains]
+    state.positions[::7] += 0.8
+    by_kernels.update_()  # the lists are the same yet
+    for domain, source in zip(by_kernels.domains, before, strict=True):
+        assert torch.equal(domain.source, source)
+    for listed in lists:
+        listed.rebuild_(state.positions, state.cell)
+    for division in (by_torch, by_kernels):
+        division.update_()
+    assert torch.equal(by_torch.outgrown(), by_kernels.outgrown())
+    for one, other in zip(by_torch.domains, by_kernels.domains, strict=True):
+        assert torch.equal(one.most, other.most)
+    again = [
+        Division(
+            [domain.number for domain in division.domains], BrickGrid(shape), division._planes,
+            state, lists, 4, before=division,
+        )
+        for division in (by_torch, by_kernels)
+    ]  # fmt: skip
+    for division in again:
+        division.update_()
+    assert_same(*again)
+
+
+def test_a_domain_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Atoms that flow to one side leave no room, for either cutter."""
+    state, lists, made = divisions(water(), (2, 1, 1), "cpu", monkeypatch)
+    state.positions[:, 0] *= 0.7
+    for listed in lists:
+        listed.rebuild_(state.positions, state.cell)
+    for division in made:
+        division.update_()
+        assert bool(division.outgrown())
+    larger = Division(
+        range(2), BrickGrid((2, 1, 1)), made[1]._planes, state, lists, 4, before=made[1]
+    )
+    assert not bool(larger.outgrown())
+    assert sum(int(part.is_used[: part.capacity.owned].sum()) for part in larger.domains) == 24
