@@ -63,7 +63,7 @@ def check_fork(said: BaseException | None = None) -> None:
 _STREAMS = threading.local()
 
 
-def shared_stream(device: torch.device, role: str) -> torch.cuda.Stream:
+def shared_stream(device: torch.device, role: str, priority: int = 0) -> torch.cuda.Stream:
     """The stream of a CUDA device and a role, the same one at every call of a thread.
 
     A card serves the streams that a process has used through few queues. Once there are more
@@ -73,7 +73,7 @@ def shared_stream(device: torch.device, role: str) -> torch.cuda.Stream:
     with torch.cuda.device(device):
         key = f"{role} {torch.cuda.current_device()}"
         if key not in streams:
-            streams[key] = torch.cuda.Stream()
+            streams[key] = torch.cuda.Stream(priority=priority)
     stream: torch.cuda.Stream = streams[key]
     return stream
 

@@ -272,16 +272,42 @@ def send_kernel(
     tl.store(most + other, tl.maximum(tl.load(most + other), found))
 
 
+@triton.jit
+def _is_boundary(neighbors, atom, number, mask, BITS: tl.constexpr, WORDS: tl.constexpr):
+    """Whether atoms have a neighbor in another domain than this."""
+    found = tl.zeros_like(atom) != 0
+    for word in tl.static_range(WORDS):
+        bits = tl.load(neighbors + atom * WORDS + word, mask=mask, other=0)
+        shift = number - word * BITS
+        own = tl.where((shift >= 0) & (shift < BITS), 1 << tl.where(shift >= 0, shift, 0), 0)
+        found |= (bits & ~own) != 0
+    return found
+
+
 @kernel
 def order_kernel(
-    due, owner, place, is_used, listed, order, atoms, owned, number, BLOCK: tl.constexpr
+    due,
+    owner,
+    neighbors,
+    place,
+    is_used,
+    listed,
+    order,
+    most,
+    atoms,
+    owned,
+    number,
+    BITS: tl.constexpr,
+    WORDS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """Own rows in the order of a list, then those without an atom.
+    """Own rows in the order of a list: without neighbors in others, without an atom, the rest.
 
     Buffers and numbers:
-        due, owner, place, is_used, atoms, number, BLOCK: as above.
+        due, owner, neighbors, place, is_used, atoms, number, BLOCK: as above.
         listed: (N,) int32, order of the list.
         order: (owned,) int32, written.
+        most: (1,) int32, raised to the number of atoms with neighbors in other domains.
         owned: rows of own atoms.
     """
     if tl.load(due) == 0:
@@ -292,6 +318,7 @@ def order_kernel(
         inside = start + lane < atoms
         atom = tl.load(listed + start + lane, mask=inside, other=0)
         member = inside & (tl.load(owner + atom, mask=inside, other=-1) == number)
+        member &= ~_is_boundary(neighbors, atom, number, member, BITS, WORDS)
         ranks = found + tl.cumsum(member.to(tl.int32), 0) - 1
         row = tl.load(place + atom, mask=member, other=0)
         tl.store(order + ranks, row, mask=member & (ranks < owned))
@@ -303,6 +330,17 @@ def order_kernel(
         ranks = found + tl.cumsum(free.to(tl.int32), 0) - 1
         tl.store(order + ranks, row, mask=free & (ranks < owned))
         found += tl.sum(free.to(tl.int32), 0)
+    before = found
+    for start in range(0, atoms, BLOCK):
+        inside = start + lane < atoms
+        atom = tl.load(listed + start + lane, mask=inside, other=0)
+        member = inside & (tl.load(owner + atom, mask=inside, other=-1) == number)
+        member &= _is_boundary(neighbors, atom, number, member, BITS, WORDS)
+        ranks = found + tl.cumsum(member.to(tl.int32), 0) - 1
+        row = tl.load(place + atom, mask=member, other=0)
+        tl.store(order + ranks, row, mask=member & (ranks < owned))
+        found += tl.sum(member.to(tl.int32), 0)
+    tl.store(most, tl.maximum(tl.load(most), found - before))
 
 
 @kernel
@@ -485,15 +523,16 @@ class KernelCutter:
         )
         for rows, listed in zip(domain.lists, self._lists, strict=True):
             order_kernel[(1,)](
-                self._due,
-                self._owner,
+                *known,
                 domain.place,
                 domain.is_used,
                 listed.order,
                 rows.order,
+                domain.most[-1:],
                 atoms,
                 capacity.owned,
                 domain.number,
+                **mask,
                 **scan,
             )
             rows_kernel[(capacity.rows,)](
@@ -531,7 +570,7 @@ class KernelCutter:
             capacity, device = domain.capacity, self._owner.device
             sent = [sum(capacity.send[:other]) for other in range(len(capacity.send))]
             begins, sizes = torch.tensor(
-                [[*capacity.begins, *sent], capacity.sizes], dtype=torch.int32, device=device
+                [[*capacity.begins, *sent], capacity.sizes[:-1]], dtype=torch.int32, device=device
             )
             known = begins.contiguous(), sizes.contiguous(), domain.sent
             self._tables[domain.number] = known

@@ -120,7 +120,7 @@ class Division:
         self._cutter = _cutter_class(state.device)(grid, planes, state, lists)
         owner, neighbors = self._cutter.membership()
         earlier = {} if before is None else {domain.number: domain for domain in before.domains}
-        self.domains = []
+        self.domains: list[Subdomain] = []
         for number in numbers:
             known = earlier.pop(number, None)
             counts = _counts(number, owner, neighbors, state)
@@ -158,7 +158,7 @@ class Division:
 
 
 def _counts(number: int, owner: Tensor, neighbors: Tensor, state: State) -> Tensor:
-    """(E + 2 D,) int32, atoms in the regions of a domain, see `Subdomain.most`."""
+    """(E + 2 D + 1,) int32, atoms in the regions of a domain, see `Subdomain.most`."""
     elements, domains = len(state.elements), neighbors.shape[1]
     own = owner == number
     # Without bincount, whose length depends on values.
@@ -167,4 +167,6 @@ def _counts(number: int, owner: Tensor, neighbors: Tensor, state: State) -> Tens
     received = torch.stack([(needed & (owner == other)).sum() for other in range(domains)])
     sent = (neighbors & own[:, None]).sum(0)
     sent[number] = 0
-    return torch.cat([of_elements, received, sent]).to(torch.int32)
+    others = torch.arange(domains, device=owner.device) != number
+    boundary = (own & (neighbors & others).any(1)).sum()
+    return torch.cat([of_elements, received, sent, boundary[None]]).to(torch.int32)

@@ -134,7 +134,10 @@ class _DividedSystem:
                 domain.load_(state)
             stages = zip(*map(self._stages, domains), strict=True)
             for number, features in enumerate(stages):
-                self._link.fill_(number, features)
+                if number % 2 == 0:
+                    self._link.begin_(features)
+                else:
+                    self._link.end_()
             self._found.zero_()
             atoms = len(state.numbers)
             forces, energies, virial, outgrown = self._found.split([3 * atoms, atoms, 9, 1])

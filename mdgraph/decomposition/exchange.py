@@ -253,7 +253,8 @@ class ProcessExchange:
         if device_type not in self._values:
             torch.cuda.set_device(device)
             patience = timedelta(seconds=PATIENCE)
-            group: Any = distributed.new_group(timeout=patience, backend="nccl")
+            options = distributed.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+            group: Any = distributed.new_group(timeout=patience, backend="nccl", pg_options=options)
             self._values[device_type] = group
         return device
 

@@ -14,18 +14,22 @@ import torch
 from torch import Tensor
 
 from mdgraph.decomposition.subdomain import Subdomain
+from mdgraph.gpu.launch import Branch
 
 
 class FeatureLink(Protocol):
     """Between the domains of this process and all others, for the buffers that they have now."""
 
-    def fill_(self, number: int, features: Sequence[Tensor]) -> None:
-        """Copies features (R, W) of atoms that others own from their domains.
+    def begin_(self, features: Sequence[Tensor]) -> None:
+        """Begins to copy features (R, W) of atoms that others own from their domains.
 
         Args:
-            number: of the exchange within an evaluation; all processes count alike.
             features: of each domain of this process, in which rows of own atoms are written.
         """
+        ...
+
+    def end_(self) -> None:
+        """Makes what follows wait for the copies."""
         ...
 
 
@@ -35,16 +39,23 @@ class LocalLink:
     def __init__(self, domains: Sequence[Subdomain]) -> None:
         self._domains = domains
 
-    def fill_(self, number: int, features: Sequence[Tensor]) -> None:
-        """See FeatureLink."""
+    def begin_(self, features: Sequence[Tensor]) -> None:
+        """See FeatureLink; copies at once."""
         for domain, own in zip(self._domains, features, strict=True):
             for other, rows in domain.receive.items():
                 sent = self._domains[other].send[domain.number]
                 torch.index_select(features[other], 0, sent, out=own[rows])
 
+    def end_(self) -> None:
+        """See FeatureLink."""
+
 
 class MessageLink:
-    """A domain a process, by messages: of gloo between CPUs, of NCCL between GPUs."""
+    """A domain a process, by messages: of gloo between CPUs, of NCCL between GPUs.
+
+    Between GPUs they go on a stream of their own, of higher priority: a message has few programs,
+    which would wait for the thousands of a kernel that was launched before.
+    """
 
     def __init__(
         self,
@@ -61,12 +72,20 @@ class MessageLink:
             naming_lost: a context that says which rank was lost.
         """
         self._domain, self._groups, self._naming_lost = domain, groups, naming_lost
+        self._branch = Branch(domain.source.device, "exchange", -1)
 
-    def fill_(self, number: int, features: Sequence[Tensor]) -> None:
+    def begin_(self, features: Sequence[Tensor]) -> None:
         """See FeatureLink; waits for the other processes, without CUDA."""
+        with self._branch.fork():
+            self._exchange_(*features)
+
+    def end_(self) -> None:
+        """See FeatureLink."""
+        self._branch.join()
+
+    def _exchange_(self, own: Tensor) -> None:
         from torch import distributed
 
-        (own,) = features
         group, messages = self._groups[own.device.type], []
         for other, rows in self._domain.receive.items():
             sent = own.index_select(0, self._domain.send[other])

@@ -38,20 +38,21 @@ class SubdomainRows:
     wrap: Tensor
     offsets: Tensor
     order: Tensor
+    interior: int
     capacity: int
 
     def join(self) -> None:
         """See NeighborRows; reverse slots are there."""
 
     @classmethod
-    def allocate(cls, listed: NeighborList, rows: int, own: int) -> "SubdomainRows":
+    def allocate(cls, listed: NeighborList, capacity: "SubdomainCapacity") -> "SubdomainRows":
         """Rows for a list, not written yet.
 
         Args:
             listed: of the whole system.
-            rows: number of local rows.
-            own: those of own atoms.
+            capacity: of the domain.
         """
+        rows, own = capacity.rows, capacity.owned
         shape = (rows, listed.capacity)
         order = torch.arange(own, dtype=listed.order.dtype, device=listed.order.device)
         return cls(
@@ -62,6 +63,7 @@ class SubdomainRows:
             wrap=listed.wrap.new_zeros(rows, 3),
             offsets=listed.offsets.clone(),
             order=order,
+            interior=capacity.interior,
             capacity=listed.capacity,
         )
 
@@ -74,11 +76,13 @@ class SubdomainCapacity:
         own: rows of own atoms, of each element.
         send: atoms that each domain, by its number, gets from this one.
         receive: rows of atoms that each domain sends.
+        boundary: own atoms that have neighbors in other domains.
     """
 
     own: tuple[int, ...]
     send: tuple[int, ...]
     receive: tuple[int, ...]
+    boundary: int
 
     @property
     def owned(self) -> int:
@@ -93,7 +97,15 @@ class SubdomainCapacity:
     @property
     def sizes(self) -> list[int]:
         """Of regions, in the layout of `Subdomain.most`."""
-        return [*self.own, *self.receive, *self.send]
+        return [*self.own, *self.receive, *self.send, self.boundary]
+
+    @property
+    def interior(self) -> int:
+        """Rows in the order of a list before the first that may read features of others.
+
+        A multiple of 16, as kernels read what follows by whole words.
+        """
+        return max(0, self.owned - self.boundary) // 16 * 16
 
     @property
     def begins(self) -> list[int]:
@@ -114,20 +126,22 @@ class SubdomainCapacity:
             before: of an earlier cut.
         """
         earlier = [0] * len(counts) if before is None else before.sizes
-        domains = (len(counts) - elements) // 2
-        more = [_MORE_OWN] * elements + [_MORE_OTHERS] * (2 * domains)
+        domains = (len(counts) - elements - 1) // 2
+        more = [_MORE_OWN] * elements + [_MORE_OTHERS] * (2 * domains + 1)
+        # Numbers that outgrew their room once fluctuate more than those of a liquid.
+        often = 1.0 if before is None else 3.0
         sizes = [
-            size if count <= size else math.ceil((1.0 + part) * count)
+            size if count <= size else count + math.ceil(often * part * (count + 40 * count**0.5))
             for count, size, part in zip(counts, earlier, more, strict=True)
         ]
         own, receive = sizes[:elements], sizes[elements : elements + domains]
         own[-1] += -sum(own) % rounding
-        return cls(tuple(own), tuple(sizes[elements + domains :]), tuple(receive))
+        return cls(tuple(own), tuple(sizes[elements + domains : -1]), tuple(receive), sizes[-1])
 
 
 _MORE_OWN: Final = 0.01
 _MORE_OTHERS: Final = 0.05
-"""Padding over the atoms of the first cut."""
+"""Padding over the n atoms of the first cut, as parts of n + 40 sqrt(n)."""
 
 
 class Subdomain:
@@ -139,8 +153,8 @@ class Subdomain:
         source: (R,) int64, the atom in the system of each local row; any atom for padding.
         is_used: (R,) bool, false for padding.
         place: (N,) int32, local row of each atom that has one; anything for others.
-        most: (E + 2 D,) int32, largest number of atoms found yet for own rows of each element, and
-            to receive from and to send to each domain.
+        most: (E + 2 D + 1,) int32, largest number of atoms found yet: own ones of each element, to
+            receive from and to send to each domain, and own ones with neighbors in others.
         state: of all local rows.
         lists: rows, one for each list of the system.
         sent: (S,) int64, local rows whose features other domains need, by their numbers.
@@ -177,7 +191,7 @@ class Subdomain:
             torch.zeros_like(self.state.forces),
             self.state.energies.new_zeros(9, rows),
         )
-        self.lists = [SubdomainRows.allocate(item, rows, capacity.owned) for item in lists]
+        self.lists = [SubdomainRows.allocate(item, capacity) for item in lists]
         self.sent = torch.zeros(sum(capacity.send), dtype=torch.int64, device=device)
         parts = self.sent.split(list(capacity.send))
         self.send = {other: rows for other, rows in enumerate(parts) if len(rows)}
@@ -240,13 +254,16 @@ class Subdomain:
             self.place[atoms[:size]] = torch.arange(
                 rows.start, rows.stop, dtype=torch.int32, device=owner.device
             )
+        others = torch.arange(neighbors.shape[1], device=owner.device) != self.number
+        at_boundary = own & (neighbors & others).any(1)
         for other in range(len(self.capacity.send)):
             sent = (own & neighbors[:, other]).nonzero().flatten()
             sent = sent[:0] if other == self.number else sent
             counts.append(len(sent))
             if other in self.send:
-                rows = self.send[other].zero_()
-                rows[: len(sent)] = self.place[sent[: len(rows)]].to(torch.int64)
+                kept = self.send[other].zero_()
+                kept[: len(sent)] = self.place[sent[: len(kept)]].to(torch.int64)
+        counts.append(int(at_boundary.sum()))
         torch.maximum(
             self.most, torch.tensor(counts, dtype=torch.int32, device=owner.device), out=self.most
         )
@@ -256,8 +273,8 @@ class Subdomain:
         own_rows, sizes = slice(self.capacity.owned), torch.tensor(self.capacity.own)
         self.state.kinds[own_rows] = torch.repeat_interleave(sizes).to(kinds.device)
         self.state.numbers[own_rows] = system.elements[self.state.kinds[own_rows]]
-        for rows, listed in zip(self.lists, lists, strict=True):
-            self._write_rows_(rows, listed, owner)
+        for local, listed in zip(self.lists, lists, strict=True):
+            self._write_rows_(local, listed, owner, at_boundary)
         for user in list(self.state.workspaces):
             user.replace_(self.state)
 
@@ -265,7 +282,9 @@ class Subdomain:
         needed = neighbors[:, self.number] & (owner != self.number)
         return [needed & (owner == other) for other in range(len(self.capacity.receive))]
 
-    def _write_rows_(self, rows: SubdomainRows, listed: NeighborList, owner: Tensor) -> None:
+    def _write_rows_(
+        self, rows: SubdomainRows, listed: NeighborList, owner: Tensor, at_boundary: Tensor
+    ) -> None:
         owned, count, device = self.capacity.owned, len(self.source), owner.device
         slots = torch.arange(rows.capacity, device=device)
         neighbor = listed.index[self.source].to(torch.int64)
@@ -284,9 +303,10 @@ class Subdomain:
         rows.count.copy_(kept.sum(1))
         rows.wrap.copy_(listed.wrap[self.source])
         ordered = listed.order.to(torch.int64)
-        own = self.place[ordered[owner[ordered] == self.number]]
+        ordered = ordered[owner[ordered] == self.number]
+        far, near = (self.place[ordered[at_boundary[ordered] == flag]] for flag in (False, True))
         padding = (~self.is_used[:owned]).nonzero().flatten()
-        rows.order.copy_(torch.cat([own, padding])[:owned])
+        rows.order.copy_(torch.cat([far, padding, near])[:owned])
 
 
 def _buffers(system: State, capacity: SubdomainCapacity) -> State:

@@ -90,7 +90,8 @@ class DividedNetwork(FusedNetwork, Protocol):
             owned: number of own atoms, with padding.
 
         Yields:
-            (N, W) features in which rows of own atoms are written, and rows of the others must be
-            filled from their own domains before the next stage.
+            Twice each: (N, W) features in which rows of own atoms are written. Rows of the others
+            must be filled from their own domains, from the first time on and by the second; on
+            CUDA kernels that do not read them are launched in between.
         """
         ...

@@ -83,17 +83,19 @@ def needed_gradients(ctx: Any, *gradients: Callable[[], Tensor]) -> tuple[Tensor
 class Branch:
     """A second stream beside the current one of a device; without CUDA work runs in order.
 
-    All branches of a thread share one stream, so they wait for each other. A further stream for
-    the neighbor list's branch gained nothing, and cost 6 % in graphs of several steps.
+    All branches of a thread share one stream a role, so they wait for each other. A further stream
+    for the neighbor list's branch gained nothing, and cost 6 % in graphs of several steps.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, role: str = "branch", priority: int = 0) -> None:
         """A branch that is not forked yet.
 
         Args:
             device: where the kernels run.
+            role: of the stream; branches of one role share one.
+            priority: of the stream when it is made, lower numbers first.
         """
-        self._device = device
+        self._device, self._role, self._priority = device, role, priority
         self._stream: torch.cuda.Stream | None = None
 
     @contextmanager
@@ -102,7 +104,7 @@ class Branch:
         if self._device.type != "cuda":
             yield
             return
-        self._stream = shared_stream(self._device, "branch")
+        self._stream = shared_stream(self._device, self._role, self._priority)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             yield

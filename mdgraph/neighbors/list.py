@@ -160,6 +160,11 @@ class NeighborRows(Protocol):
         ...
 
     @property
+    def interior(self) -> int:
+        """Rows, first in `order`, that have no neighbors among atoms of other domains."""
+        ...
+
+    @property
     def capacity(self) -> int:
         """Slots of a row."""
         ...
@@ -288,6 +293,8 @@ class NeighborList:
         reference_positions, reference_cell: what the list was built from.
         rebuilds: () int64, number of builds.
     """
+
+    interior: ClassVar[int] = 0
 
     def __init__(
         self,

@@ -121,7 +121,7 @@ def test_kernels_cut_as_torch_does(case: str, device: str, monkeypatch: pytest.M
 def test_a_domain_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Atoms that flow to one side leave no room, for either cutter."""
     state, lists, made = divisions(water(), (2, 1, 1), "cpu", monkeypatch)
-    state.positions[:, 0] *= 0.7
+    state.positions[:, 0] *= 0.3
     for listed in lists:
         listed.rebuild_(state.positions, state.cell)
     for division in made:

@@ -104,7 +104,9 @@ class CompiledNetwork:
         for stage, features in zip(stages, features_to_fill(task), strict=True):
             run([stage], blocks)
             if features is not None:
-                yield torch.from_numpy(features).unflatten(0, (-1, 9 * task.sizes.channels))
+                filled = torch.from_numpy(features).unflatten(0, (-1, 9 * task.sizes.channels))
+                yield filled
+                yield filled
         run([last], blocks)
         self._write(task, result)
 

@@ -385,12 +385,24 @@ def mix_features(bound: LaunchPlan, number: int) -> None:
     mix(bound, b.inputs[number], before.weights, b.mixed[number])
 
 
+def send_interior(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
+    """Messages of rows that read no features of other domains, which may be on their way."""
+    if pairs.interior:
+        _send(bound, pairs, number, slice(0, pairs.interior))
+
+
+def send_interior_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
+    """The same for the gradients by features and distances."""
+    if pairs.interior:
+        _send_adjoint(bound, pairs, number, slice(0, pairs.interior))
+
+
 def interact(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
-    """An interaction layer, from Y on."""
+    """An interaction layer, from Y on and after `send_interior`."""
     _, after = bound.model.layers[number]
     b, last = bound.buffers, bound.layers - 1
     if bound.model.charged is None:
-        _send(bound, pairs, number)
+        _send(bound, pairs, number, slice(pairs.interior, bound.atoms))
     else:
         bound.model.branch.join()
         send(bound, pairs, number)
@@ -443,11 +455,11 @@ def turn_back(bound: LaunchPlan, number: int) -> None:
 
 
 def interact_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
-    """Gradient by the input of a layer, from dM on."""
+    """Gradient by the input of a layer, from dM on and after `send_interior_adjoint`."""
     b = bound.buffers
     before, _ = bound.model.layers[number]
     if bound.model.charged is None:
-        _send_adjoint(bound, pairs, number)
+        _send_adjoint(bound, pairs, number, slice(pairs.interior, bound.atoms))
         mix(bound, b.last, before.transposed, b.changes[number])
         return
     send_adjoint(bound, pairs, number)
@@ -457,12 +469,14 @@ def interact_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> Non
     bound.model.branch.join()
 
 
-def _send(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
-    """Messages with weights from the layer's table, and their products with Y."""
-    s, b = bound.shapes, bound.buffers
+def _send(bound: LaunchPlan, pairs: NeighborRows, number: int, rows: slice) -> None:
+    """Messages with weights from the layer's table, and their products with Y, of some rows."""
+    s, b, count = bound.shapes, bound.buffers, rows.stop - rows.start
+    if count == 0:
+        return
     table = bound.model.layer_tables[number]
-    message_kernel[_grid(bound, s.message)](
-        pairs.order,
+    message_kernel[_grid(bound, s.message, count)](
+        pairs.order[rows],
         b.edges,
         b.neighbor,
         b.interval,
@@ -476,7 +490,7 @@ def _send(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
         b.messages[number],
         b.last,
         bound.slots,
-        bound.atoms,
+        count,
         bound.channels,
         bound.model.symmetric,
         table.terms,
@@ -490,12 +504,14 @@ def _send(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
     )
 
 
-def _send_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
+def _send_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int, rows: slice) -> None:
     """Gradients by features and distances from that by messages."""
-    s, b = bound.shapes, bound.buffers
+    s, b, count = bound.shapes, bound.buffers, rows.stop - rows.start
+    if count == 0:
+        return
     table = bound.model.layer_tables[number]
-    message_adjoint_kernel[_grid(bound, s.adjoint)](
-        pairs.order,
+    message_adjoint_kernel[_grid(bound, s.adjoint, count)](
+        pairs.order[rows],
         b.edges,
         b.neighbor,
         b.interval,
@@ -510,7 +526,7 @@ def _send_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
         b.last,
         b.central,
         bound.slots,
-        bound.atoms,
+        count,
         bound.strips,
         number == bound.layers - 1,
         bound.channels,
@@ -525,7 +541,7 @@ def _send_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
     )
 
 
-def _grid(bound: LaunchPlan, blocks: Blocks) -> tuple[int, int]:
-    groups = triton.cdiv(bound.atoms, blocks.atoms)
+def _grid(bound: LaunchPlan, blocks: Blocks, atoms: int) -> tuple[int, int]:
+    groups = triton.cdiv(atoms, blocks.atoms)
     strips = triton.cdiv(bound.channels, blocks.strip)
     return (strips, groups) if bound.shapes.alternating else (groups, strips)

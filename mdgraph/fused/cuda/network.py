@@ -11,7 +11,14 @@ from mdgraph.fused.cuda.coulomb import interact_at_distance, select_pairs
 from mdgraph.fused.cuda.edge_network import pack_edges
 from mdgraph.fused.cuda.edges import find_edges, forces, totals
 from mdgraph.fused.cuda.embedding import embed, embed_adjoint
-from mdgraph.fused.cuda.messages import interact, interact_adjoint, mix_features, turn_back
+from mdgraph.fused.cuda.messages import (
+    interact,
+    interact_adjoint,
+    mix_features,
+    send_interior,
+    send_interior_adjoint,
+    turn_back,
+)
 from mdgraph.fused.cuda.readout import read_out
 from mdgraph.fused.cuda.weights import NetworkWeights
 from mdgraph.fused.cuda.workspace import LaunchPlan, bound_to, tiles_of
@@ -137,7 +144,10 @@ def _stages(
     repulsion_rows: Sequence[NeighborRows],
     result: NetworkResult,
 ) -> Iterator[Tensor]:
-    """Yields what the next stage reads of all rows, of which those evaluated are written."""
+    """Yields twice what the next stage reads of all rows, of which those evaluated are written.
+
+    Rows of others may be filled from the first time on, and must be by the second.
+    """
     find_edges(bound, network_rows)
     branch = bound.model.branch
     if bound.model.charged is not None:
@@ -149,6 +159,8 @@ def _stages(
     for number in range(bound.layers):
         mix_features(bound, number)
         yield bound.buffers.mixed[number]
+        send_interior(bound, network_rows, number)
+        yield bound.buffers.mixed[number]
         interact(bound, network_rows, number)
     if coulomb_list is not None:
         with branch.fork():
@@ -159,6 +171,8 @@ def _stages(
         interact_at_distance(bound, coulomb_list, result)
     for number in reversed(range(bound.layers)):
         turn_back(bound, number)
+        yield bound.buffers.for_messages[number]
+        send_interior_adjoint(bound, network_rows, number)
         yield bound.buffers.for_messages[number]
         interact_adjoint(bound, network_rows, number)
     embed_adjoint(bound)
