@@ -93,6 +93,11 @@ class _DividedSystem:
         """() bool, whether buffers of a rank were too small since `divide_`; of rank 0."""
         return self._outgrown
 
+    @property
+    def domains(self) -> Sequence[Subdomain]:
+        """Those of this process; empty before `divide_`."""
+        return () if self._division is None else self._division.domains
+
     def serves(self, lists: Sequence[NeighborList]) -> bool:
         """Whether these are its lists, in the buffers that they had."""
         return self._key == _buffers_of(lists)

@@ -204,8 +204,7 @@ def test_domains_that_outgrow_their_buffers_leave_the_same_bits(
         seen = set()
         for _ in range(6):
             simulation.run(4)
-            division = simulation.state.workspaces[evaluator]._division
-            seen |= {part.capacity for part in division.domains}
+            seen |= {part.capacity for part in simulation.state.workspaces[evaluator].domains}
         capacities.append(len(seen))
         ends.append({name: value.clone() for name, value in simulation.state.tensors().items()})
     assert capacities[0] == 2
