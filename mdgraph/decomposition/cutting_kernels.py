@@ -321,7 +321,8 @@ def order_kernel(
         member &= ~_is_boundary(neighbors, atom, number, member, BITS, WORDS)
         ranks = found + tl.cumsum(member.to(tl.int32), 0) - 1
         row = tl.load(place + atom, mask=member, other=0)
-        tl.store(order + ranks, row, mask=member & (ranks < owned))
+        # An atom that was left out may have the place of a copy that it was before.
+        tl.store(order + ranks, row, mask=member & (ranks < owned) & (row < owned))
         found += tl.sum(member.to(tl.int32), 0)
     for start in range(0, owned, BLOCK):
         row = start + lane
@@ -338,7 +339,8 @@ def order_kernel(
         member &= _is_boundary(neighbors, atom, number, member, BITS, WORDS)
         ranks = found + tl.cumsum(member.to(tl.int32), 0) - 1
         row = tl.load(place + atom, mask=member, other=0)
-        tl.store(order + ranks, row, mask=member & (ranks < owned))
+        # An atom that was left out may have the place of a copy that it was before.
+        tl.store(order + ranks, row, mask=member & (ranks < owned) & (row < owned))
         found += tl.sum(member.to(tl.int32), 0)
     tl.store(most, tl.maximum(tl.load(most), found - before))
 

@@ -306,7 +306,10 @@ class Subdomain:
         ordered = ordered[owner[ordered] == self.number]
         far, near = (self.place[ordered[at_boundary[ordered] == flag]] for flag in (False, True))
         padding = (~self.is_used[:owned]).nonzero().flatten()
-        rows.order.copy_(torch.cat([far, padding, near])[:owned])
+        order = torch.cat([far, padding, near])
+        # Atoms that were left out may have the places of copies that they were before.
+        order = order[order < owned][:owned]
+        rows.order[: len(order)] = order.to(rows.order.dtype)
 
 
 def _buffers(system: State, capacity: SubdomainCapacity) -> State:

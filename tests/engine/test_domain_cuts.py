@@ -127,6 +127,10 @@ def test_a_domain_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for division in made:
         division.update_()
         assert bool(division.outgrown())
+        for part in division.domains:  # what is left is evaluated, and must stay within buffers
+            order = part.lists[0].order
+            assert int(order.min()) >= 0
+            assert int(order.max()) < part.capacity.owned
     larger = Division(
         range(2), BrickGrid((2, 1, 1)), made[1]._planes, state, lists, 4, before=made[1]
     )
