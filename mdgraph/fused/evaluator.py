@@ -314,12 +314,8 @@ def chosen_evaluator(
     return AutogradEvaluator(potential.at_precision(precision.network).to(device))
 
 
-D3_KERNELS_ON_CUDA: Final = False
-"""Whether D3 of pairs on CUDA runs by the kernels of `mdgraph.fused.cuda.d3`; else by torch."""
-
-
 def _fused_d3(potential: D3Potential, precision: Precision, device: torch.device) -> Evaluator:
-    if device.type == "cuda" and D3_KERNELS_ON_CUDA and HAS_TRITON and not potential.config.s9:
+    if device.type == "cuda" and HAS_TRITON and not potential.config.s9:
         from mdgraph.fused.cuda.d3 import KernelD3
 
         return KernelD3(potential, precision, device)
