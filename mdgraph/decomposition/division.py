@@ -7,7 +7,7 @@ than its buffers have room for, the rest is left out, and `outgrown` says so.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from mdgraph.decomposition.subdomain import Subdomain, SubdomainCapacity
 from mdgraph.gpu.launch import step_kernels_on
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
+
+_LEAP: Final = 64
+"""Atoms beside twice the room of a region, by which it grows at most for what a run met."""
 
 
 class Cutter(Protocol):
@@ -103,6 +106,7 @@ class Division:
         lists: Sequence[NeighborList],
         rounding: int,
         before: "Division | None" = None,
+        agree_: Callable[[Tensor], None] | None = None,
     ) -> None:
         """Allocates room for the domains as they are now, and cuts them. Reads the device.
 
@@ -115,24 +119,30 @@ class Division:
             rounding: of which the number of own rows of a domain is a multiple.
             before: a division of the same system, whose largest counts, and buffers where they
                 suffice, are taken over.
+            agree_: gives all processes the largest of their numbers, on the host; None for one.
         """
         self._planes = planes
         self._cutter = _cutter_class(state.device)(grid, planes, state, lists)
         owner, neighbors = self._cutter.membership()
         earlier = {} if before is None else {domain.number: domain for domain in before.domains}
-        self.domains: list[Subdomain] = []
+        found = []
         for number in numbers:
-            known = earlier.pop(number, None)
             counts = _counts(number, owner, neighbors, state)
-            if known is not None:
-                counts = torch.maximum(counts, known.most)
+            if number in earlier:
+                counts = torch.maximum(counts, _credible(earlier[number]))
+            found.append(counts)
+        if agree_ is not None:
+            _agree_(numbers, found, len(state.elements), agree_)
+        self.domains: list[Subdomain] = []
+        for number, counts in zip(numbers, found, strict=True):
+            known = earlier.pop(number, None)
             capacity = SubdomainCapacity.of(
                 counts.tolist(),
                 len(state.elements),
                 rounding,
                 None if known is None else known.capacity,
             )
-            if known is None or known.capacity != capacity:
+            if known is None or known.capacity != capacity or not known.fits(lists):
                 if known is not None:
                     known.state.workspaces.clear()  # frees most of its memory first
                 known = Subdomain(number, state, lists, capacity)
@@ -155,6 +165,36 @@ class Division:
         """() bool, whether a domain had more atoms than its buffers hold; does not sync."""
         most = torch.cat([domain.most for domain in self.domains])
         return (most > self._sizes).any()
+
+
+def _credible(domain: Subdomain) -> Tensor:
+    """Largest counts of a domain, as far as it may have met them without having outgrown before.
+
+    Steps that come after an overflow are repeated, and may have led anywhere.
+    """
+    sizes = torch.tensor(domain.capacity.sizes, dtype=torch.int32, device=domain.most.device)
+    return torch.minimum(domain.most, 2 * sizes + _LEAP)
+
+
+def _agree_(
+    numbers: Sequence[int],
+    counts: Sequence[Tensor],
+    elements: int,
+    agree_: Callable[[Tensor], None],
+) -> None:
+    """Raises what domains send and receive to the largest number that either side found.
+
+    Both count the same atoms, unless a list was incomplete on one side alone.
+    """
+    domains = (len(counts[0]) - elements - 1) // 2
+    parts = [item[elements:-1].view(2, domains) for item in counts]
+    sent = torch.zeros(domains, domains, dtype=torch.int32)
+    for number, (received, given) in zip(numbers, parts, strict=True):
+        sent[number] = torch.maximum(sent[number], given.cpu())
+        sent[:, number] = torch.maximum(sent[:, number], received.cpu())
+    agree_(sent)
+    for number, part in zip(numbers, parts, strict=True):
+        part.copy_(torch.stack([sent[:, number], sent[number]]))
 
 
 def _counts(number: int, owner: Tensor, neighbors: Tensor, state: State) -> Tensor:

@@ -78,7 +78,8 @@ class _DividedSystem:
         self._state = ref(state)
         self._lists, self._whole = list(lists), evaluator.whole
         self._exchange, self._grid = evaluator.exchange, evaluator.grid
-        self._key = _buffers_of(lists)
+        # Replaced whenever buffers are; kept, as an address would be that of later buffers too.
+        self._offsets = [item.offsets for item in lists]
         self._division: Division | None = None
         atoms = len(state.numbers)
         self._found = state.energies.new_zeros(4 * atoms + 10)
@@ -100,7 +101,7 @@ class _DividedSystem:
 
     def serves(self, lists: Sequence[NeighborList]) -> bool:
         """Whether these are its lists, in the buffers that they had."""
-        return self._key == _buffers_of(lists)
+        return all(own is item.offsets for own, item in zip(self._offsets, lists, strict=True))
 
     def _inputs(self, state: State) -> list[tuple[str, Tensor]]:
         """What other ranks need for an evaluation, all in the dtype of the state."""
@@ -115,11 +116,17 @@ class _DividedSystem:
         """Makes buffers with room for the atoms as they are; all ranks call it together. Syncs."""
         state = self._whole_state()
         self._share_(state)
+        if not self._exchange.leads:
+            # Their plans know nothing of what lists of rank 0 had met before they were sent.
+            for item in self._lists:
+                if not item.status().complete:
+                    item.grow()
         arguments = (
             *(self._exchange.numbers, self._grid, self.planes, state, self._lists),
             self._whole.rounding,
         )
-        self._division = Division(*arguments, before=self._division)
+        agree_ = None if self._exchange.alone else self._exchange.agree_
+        self._division = Division(*arguments, before=self._division, agree_=agree_)
         self._link = self._exchange.link(self._division.domains)
         self._outgrown.zero_()
         self.stale = False
@@ -195,17 +202,14 @@ class _DividedSystem:
         flag = division.outgrown()
         if not self._exchange.leads:
             for item in self._lists:
-                most, _, insufficient = item.sticky().unbind()
-                flag = flag | (most > item.capacity) | (insufficient != 0)
+                most, occupancy, insufficient = item.sticky().unbind()
+                room = item.status_of(0, 0, 0).bin_capacity
+                flag = flag | (most > item.capacity) | (occupancy > room) | (insufficient != 0)
         return flag
 
     def _stages(self, domain: Subdomain) -> Iterator[Tensor]:
         owned = domain.capacity.owned
         return self._whole.domain_stages_(domain.state, domain.lists, domain.result, owned)
-
-
-def _buffers_of(lists: Sequence[NeighborList]) -> list[tuple[int, int, float]]:
-    return [(item.index.data_ptr(), item.capacity, item.skin) for item in lists]
 
 
 class DecomposedEvaluator(Evaluator):
@@ -341,7 +345,6 @@ class _Reference:
         skins: A, of each list.
         capacities: slots a row, of each list.
         planes: between the bricks.
-        cell_varies: whether the cell may change.
     """
 
     evaluator: int
@@ -485,9 +488,10 @@ class _Server:
             logger.warning("There is no memory for a CUDA graph on rank %d.", rank)
         while not ended:
             ended = self._exchange.receive().call is Call.RECORDED
+        if graph is not None:
+            self._exchange.hold(graph)  # also one that is not replayed, as its memory stays
         if not self._exchange.any(graph is None) and graph is not None:
             self._graphs[number] = graph
-            self._exchange.hold(graph)
 
 
 def in_domains(

@@ -109,6 +109,10 @@ class Exchange(Protocol):
         """Copies values of rank 0 to the other processes."""
         ...
 
+    def agree_(self, values: Tensor) -> None:
+        """Writes the largest of all processes into values on the host; all ranks call it."""
+        ...
+
     def call_(self, call: Call, number: int, make_content: Callable[[], Any] | None = None) -> None:
         """Tells the other ranks, if there are any, what rank 0 does next.
 
@@ -148,6 +152,9 @@ class LocalExchange:
         """See Exchange; there is one process."""
 
     def share_(self, values: Tensor) -> None:
+        """See Exchange; there is one process."""
+
+    def agree_(self, values: Tensor) -> None:
         """See Exchange; there is one process."""
 
     def call_(self, call: Call, number: int, make_content: Callable[[], Any] | None = None) -> None:
@@ -234,13 +241,17 @@ class ProcessExchange:
         with self._naming_lost():
             distributed.broadcast(values, 0, self._values[values.device.type])
 
-    def any(self, condition: bool) -> bool:
-        """Whether a condition holds on any rank; all ranks call it together."""
+    def agree_(self, values: Tensor) -> None:
+        """See Exchange."""
         from torch import distributed
 
-        flag = torch.tensor(int(condition))
         with self._naming_lost():
-            distributed.all_reduce(flag, distributed.ReduceOp.MAX, self._messages)
+            distributed.all_reduce(values, distributed.ReduceOp.MAX, self._messages)
+
+    def any(self, condition: bool) -> bool:
+        """Whether a condition holds on any rank; all ranks call it together."""
+        flag = torch.tensor(int(condition))
+        self.agree_(flag)
         return bool(flag)
 
     def open_(self, device_type: str) -> torch.device:

@@ -87,10 +87,14 @@ class MessageLink:
         from torch import distributed
 
         group, messages = self._groups[own.device.type], []
-        for other, rows in self._domain.receive.items():
-            sent = own.index_select(0, self._domain.send[other])
-            for act, values in ((distributed.isend, sent), (distributed.irecv, own[rows])):
-                messages.append(distributed.P2POp(act, values, other, group))
+        send, receive = self._domain.send, self._domain.receive
+        for other in sorted({*send, *receive}):
+            if other in send:
+                sent = own.index_select(0, send[other])
+                messages.append(distributed.P2POp(distributed.isend, sent, other, group))
+            if other in receive:
+                found = own[receive[other]]
+                messages.append(distributed.P2POp(distributed.irecv, found, other, group))
         with self._naming_lost():
             for request in distributed.batch_isend_irecv(messages) if messages else ():
                 request.wait()

@@ -202,6 +202,13 @@ class Subdomain:
             if size
         }
 
+    def fits(self, lists: Sequence[NeighborList]) -> bool:
+        """Whether its rows suit lists, which may have grown; syncs."""
+        return all(
+            rows.capacity == item.capacity and torch.equal(rows.offsets, item.offsets)
+            for rows, item in zip(self.lists, lists, strict=True)
+        )
+
     def load_(self, state: State) -> None:
         """Copies positions, cell and charge of the system; does not sync."""
         torch.index_select(state.positions, 0, self.source, out=self.state.positions)

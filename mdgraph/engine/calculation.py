@@ -631,7 +631,8 @@ class Calculation:
 
         def wait() -> bool:
             meanwhile()
-            return outputs.wait()
+            outgrown = self.evaluator.outgrown(self.state)
+            return outputs.wait() and (outgrown is None or not bool(outgrown))
 
         self._repeat(graphed, wait)
         return outputs

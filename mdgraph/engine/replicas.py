@@ -346,8 +346,8 @@ class StateExchange:
 
         Raises:
             InputError: an ensemble without a thermostat or with a barostat, temperatures that
-                are ramps, replicas of different systems, biases that change along the run, or an
-                interval below 1.
+                are ramps, replicas of different systems, biases or weights of terms that change
+                along the run, or an interval below 1.
             LostRankError: see Ranks.gather.
         """
         self.interval = checked_steps(interval, 1, "The interval of exchanges")
@@ -362,6 +362,11 @@ class StateExchange:
             raise InputError(
                 "Exchanges are between replicas that know the same energy, and the bias "
                 f"{printable(biases.moving[0], 100)} changes it; leave one of them out."
+            )
+        if simulation.calculation.evaluator.switching(simulation.state):
+            raise InputError(
+                "Exchanges are between replicas that know the same energy, and weights of terms "
+                "change it along the run; give weights that rest, or leave the exchange out."
             )
         self.leaving = self._stop_reason = 0
         own = torch.tensor(bath, dtype=torch.float64).expand(systems)

@@ -429,7 +429,10 @@ class MDConfig(CommitteeConfig, RunConfig):
                 f"{self.ensemble} has no bath whose temperature could change; choose an nvt one"
             )
         if self.ramp_steps is not None and not self.ramped:
-            raise ValueError("ramp_steps needs a ramp; give temperature_K or pressure_bar as 1:2")
+            raise ValueError(
+                "ramp_steps needs a ramp; give temperature_K or pressure_bar as 1:2, or a term "
+                "whose weight changes, as 0:1*TERM"
+            )
         return self
 
     @model_validator(mode="after")

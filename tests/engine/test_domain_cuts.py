@@ -136,3 +136,34 @@ def test_a_domain_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert not bool(larger.outgrown())
     assert sum(int(part.is_used[: part.capacity.owned].sum()) for part in larger.domains) == 24
+
+
+def test_both_sides_of_a_message_have_as_much_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one of them missed atoms, its list having been incomplete."""
+    state, lists, (whole, _) = divisions(water(), (2, 1, 1), "cpu", monkeypatch)
+    grid, planes = BrickGrid((2, 1, 1)), whole._planes
+    sides = [Division([number], grid, planes, state, lists, 4) for number in range(2)]
+    sides[0].domains[0].most[len(state.elements) :] += 50
+    told: list[torch.Tensor] = []
+    Division([0], grid, planes, state, lists, 4, before=sides[0], agree_=told.append)
+    grown = [
+        Division(
+            [number], grid, planes, state, lists, 4, before=side,
+            agree_=lambda values: values.copy_(torch.maximum(values, told[0])),
+        ).domains[0].capacity
+        for number, side in enumerate(sides)
+    ]  # fmt: skip
+    assert grown[0].send[1] == grown[1].receive[0] > sides[1].domains[0].capacity.receive[0]
+    assert grown[0].receive[1] == grown[1].send[0] > sides[1].domains[0].capacity.send[0]
+
+
+def test_what_came_after_an_overflow_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Atoms that flew anywhere, or to no number, would fill one domain with the whole system."""
+    state, lists, (division, _) = divisions(water(), (2, 1, 1), "cpu", monkeypatch)
+    first = division.domains[0]
+    before = first.capacity.rows
+    first.most[0] += 10**6
+    assert bool(division.outgrown())
+    again = Division(range(2), BrickGrid((2, 1, 1)), division._planes, state, lists, 4, division)
+    assert not bool(again.outgrown())
+    assert before < again.domains[0].capacity.rows < 10 * before + 100

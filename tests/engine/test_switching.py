@@ -10,6 +10,7 @@ import torch
 
 from mdgraph import Simulation
 from mdgraph.engine import FIRE, Integrator, LangevinMiddle, VelocityVerlet
+from mdgraph.engine.replicas import ReplicaExchange
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
 from mdgraph.models import SumPotential, term, with_terms
@@ -162,3 +163,9 @@ def test_two_time_steps_and_domains_have_weights_that_rest() -> None:
         Simulation(oscillators(1)[0], potential, VelocityVerlet(0.5), device="cpu", domains=1)
     with pytest.raises(InputError, match="no minimum to find"):
         Simulation(oscillators(1)[0], potential, FIRE(), device="cpu")
+
+
+def test_replicas_that_exchange_have_weights_that_rest() -> None:
+    run = switching(10, 2, LangevinMiddle(2.0, [300.0, 310.0], 20.0))
+    with pytest.raises(InputError, match="give weights that rest, or leave the exchange out"):
+        ReplicaExchange(run, 5)

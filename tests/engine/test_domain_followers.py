@@ -1,0 +1,70 @@
+"""What another rank than 0 does with its own lists, here in one process."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from ase.build import bulk
+
+from mdgraph.checkpoints import load
+from mdgraph.decomposition.bricks import BrickGrid
+from mdgraph.decomposition.evaluator import DecomposedEvaluator, _DividedSystem, _Reference
+from mdgraph.decomposition.exchange import LocalExchange
+from mdgraph.fused.evaluator import FusedTensorNet
+from mdgraph.io.structures import from_ase
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
+
+
+class FollowingExchange(LocalExchange):
+    """That of another rank, which holds all domains; rank 0 shares what a test says."""
+
+    alone = False
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.leads = True
+        self.shared: Sequence[torch.Tensor] = ()
+
+    def share_(self, values: torch.Tensor) -> None:
+        torch.cat([part.flatten() for part in self.shared], out=values)
+
+
+def test_lists_of_followers_grow_where_the_cell_outgrows_their_plan() -> None:
+    """Rank 0 may have planned for more, having met such cells before it told the others."""
+    system = from_ase(bulk("Cu", "fcc", 3.64, cubic=True) * (2, 2, 2))
+    whole = FusedTensorNet(load("copper-pbe"), "double", "cpu")
+    exchange, grid = FollowingExchange(1), BrickGrid((1, 1, 1))
+    evaluator = DecomposedEvaluator(whole, len(system), grid, exchange)
+    exchange.leads = False
+    start = State([system], "cpu")
+    planes = grid.planes(start.positions, start.cell, start.pbc)
+    given = [NeighborList(start, cutoff, 0.3) for cutoff in whole.cutoffs]
+    reference = _Reference.of(evaluator.number, start, given, planes)
+    state = reference.state(torch.device("cpu"), torch.float64)
+    lists = reference.lists(state, whole.cutoffs)
+    divided = _DividedSystem(1, state, lists, evaluator, planes)
+
+    def tell(scale: float) -> None:
+        positions, cell = scale * start.positions, scale * start.cell
+        references = [part for _ in lists for part in (positions, cell)]
+        exchange.shared = (positions, cell, start.charge.double(), planes, *references)
+
+    tell(1.0)
+    divided.divide_()
+    divided.evaluate_()
+    assert float(divided._found[-1]) == 0.0
+    tell(0.8)
+    divided.evaluate_()
+    assert float(divided._found[-1]) == 1.0  # rank 0 says that domains grow
+    divided.divide_()
+    divided.evaluate_()
+    assert float(divided._found[-1]) == 0.0
+    squeezed = State([system], "cpu")
+    squeezed.positions.mul_(0.8)
+    squeezed.cell.mul_(0.8)
+    whole.evaluate_(squeezed, [NeighborList(squeezed, cutoff, 0.3) for cutoff in whole.cutoffs])
+    forces = divided._found[: 3 * len(system)].view(-1, 3)
+    assert forces == pytest.approx(squeezed.forces, abs=1e-9)
+    virial = divided._found[-10:-1].view(3, 3)
+    assert virial == pytest.approx(squeezed.virial[0], rel=1e-9)
