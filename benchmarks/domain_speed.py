@@ -2,6 +2,7 @@
 
     python benchmarks/domain_speed.py --repeat 5x5x5 8x8x8 --domains 1 2 4 --device cuda
     torchrun --nproc-per-node 2 benchmarks/domain_speed.py --repeat 8x8x8 --domains 2 --device cuda
+    python benchmarks/domain_speed.py --repeat 8x8x8 --domains 2 4 64 --predict 23.6
 
 Water that mdgraph ships, repeated along its axes. An evaluation is energy, forces and virial with
 lists that are there, a CUDA graph on a GPU. A cut is what follows a build of the lists: which atom
@@ -9,13 +10,15 @@ is in which row of a domain, and the rows. With
 `--steps` steps of Langevin dynamics of 0.5 fs at 300 K are timed, as a run takes them: with the
 skin that it finds fastest, builds and cuts included. Under torchrun each rank evaluates a domain,
 else all are in one process and on one device, which shows what decomposition itself costs before
-any link does.
+any link does. With `--predict` nothing is timed: evaluations on so many GPUs are predicted from
+that on one, see `predicted_ms`.
 """
 
 import argparse
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import torch
 from cases import (
     Table,
@@ -31,6 +34,8 @@ from cases import (
 
 from mdgraph.checkpoints import load, shipped_potentials
 from mdgraph.decomposition import in_domains, join_ranks
+from mdgraph.decomposition.bricks import BrickGrid, widths_of
+from mdgraph.decomposition.subdomain import SubdomainCapacity
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
 from mdgraph.engine.autotune import Timer, stopwatch
 from mdgraph.engine.simulation import WORTHWHILE
@@ -39,7 +44,62 @@ from mdgraph.gpu.graphs import captured
 from mdgraph.io.structures import read_system
 from mdgraph.models import Potential
 from mdgraph.precision import PRECISIONS, precision_named
+from mdgraph.state import State
 from mdgraph.system import System
+
+BANDWIDTH = 229e9
+"""Bytes a second that a swap of 32 MB between two H200s reaches by NCCL in a graph, with NV18."""
+
+LATENCY_MS = 0.0104
+"""Of a swap of 4 KB there."""
+
+COPY_MS = 5e-5
+"""What a copied atom costs besides its features' way: 0.26 ms of 4,200 and 0.5 ms of 10,700 copies,
+half of what two domains on one H100 take more than none at 24,000 and 98,304 atoms."""
+
+HIDDEN = 0.8
+"""Part of the time on the way during which rows without copies are evaluated; an estimate."""
+
+
+LAUNCHES_MS = 0.1
+"""Of some fifty kernels of 2 us each that gather, exchange and add up."""
+
+
+def predicted_ms(
+    system: System, cutoff: float, channels: int, layers: int, count: int, one_ms: float
+) -> tuple[str, float]:
+    """Grid, and predicted time of an evaluation on so many GPUs.
+
+    t_n = t_1 p / n + c COPY_MS + (1 - HIDDEN) 2 L (36 F c / BANDWIDTH + LATENCY)
+        + (48 + 32) N / BANDWIDTH + 2 LATENCY + LAUNCHES
+
+    with c copies a domain, atoms within the range of the lists of its brick, and p - 1 the part
+    of own rows that is padding. The terms of N are positions, with those that lists were built
+    from, to all ranks, and forces, energies and virial to rank 0.
+    """
+    widths = widths_of(State([system]))
+    grid = BrickGrid.chosen(count, widths, cutoff)
+    volume = float(np.prod(widths))
+    copies = len(system) / volume * grid.copied(widths, cutoff)
+    way = 2 * layers * (1e3 * 36 * channels * copies / BANDWIDTH + LATENCY_MS)
+    shared = 1e3 * 80 * len(system) / BANDWIDTH + 2 * LATENCY_MS
+    rows = [len(system) / count / 3.0 * part for part in (1.0, 2.0)]  # oxygen and hydrogen
+    room = SubdomainCapacity.of([*map(int, rows), 0], 2, 1, None)
+    own = one_ms / count * room.owned / sum(rows)
+    fixed = LAUNCHES_MS + shared
+    return str(grid), own + COPY_MS * copies + (1.0 - HIDDEN) * way + fixed
+
+
+PREDICTIONS = Table(
+    (
+        ("atoms", "atoms", ""),
+        ("GPUs", "domains", ""),
+        ("grid", "grid", ""),
+        ("E+F ms", "evaluation_ms", ".3f"),
+        ("efficiency", "efficiency", ".3f"),
+    ),
+    width=12,
+)
 
 TABLE = Table(
     (
@@ -136,6 +196,21 @@ def of_steps(
     return {"step_ms": 1e3 * taken, "skin_A": simulation.calculation.skin}
 
 
+def predict(unit: System, options: argparse.Namespace) -> None:
+    """Prints what is predicted for each system and number of GPUs."""
+    config = random_potential(options.channels).config
+    reach = config.cutoff + options.skin
+    print_heading(PREDICTIONS, {}, options.json)
+    for counts in options.repeat:
+        system = repeated(unit, counts)
+        for count in options.domains:
+            sizes = config.channels, config.layers
+            grid, time = predicted_ms(system, reach, *sizes, count, options.predict)
+            row = {"atoms": len(system), "domains": count, "grid": grid, "evaluation_ms": time}
+            row["efficiency"] = options.predict / (count * time)
+            print_row(PREDICTIONS, row, {}, options.json)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--potential", help="name or path, instead of random weights")
@@ -151,9 +226,14 @@ def main() -> None:
     parser.add_argument("--device", type=device_argument, default="auto")
     parser.add_argument("--eager", action="store_true", help="no CUDA graph of an evaluation")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--predict", type=float, metavar="MS", help="E+F on one GPU, ms; no timing")
     options = parser.parse_args()
-    join_ranks()  # the others serve from here on
+    if options.predict is None:
+        join_ranks()  # the others serve from here on
     unit = read_system(shipped_potentials()["water-pbe0"] / "start.extxyz").replace(velocities=None)
+    if options.predict is not None:
+        predict(unit, options)
+        return
     common = conditions(options.device, options.precision)
     print_heading(TABLE, common, options.json)
     for counts in options.repeat:

@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=100_000)
     parser.add_argument("--atoms", type=int, default=100)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--devices", help="of each rank, such as all; without it, --device")
+    parser.add_argument("--devices", help="of one process, such as all; without it, --device")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1])
     parser.add_argument("--workers", type=int, help="processes that parse and format")
     parser.add_argument("--potential", default="water-pbe0")
@@ -153,14 +153,15 @@ def main() -> None:
         print(f"{'in memory':<12}{most:10.4g}", flush=True)
         words = ["-m", "mdgraph", "eval", str(frames), "--potential", options.potential]
         words += ["--no-check", "--overwrite", "--out", str(out), "--device", options.device]
-        words += ["--devices", options.devices] if options.devices else []
         words += [] if options.workers is None else ["--workers", str(options.workers)]
         first = 0.0
         for ranks in options.ranks:
             launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
             launcher += ["--standalone"]
+            # Under torchrun each rank takes the device of its number.
+            one = ["--devices", options.devices] if options.devices and ranks == 1 else []
             done = subprocess.run(
-                [sys.executable, *launcher * (ranks > 1), *words],
+                [sys.executable, *launcher * (ranks > 1), *words, *one],
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
                 capture_output=True,
                 text=True,
