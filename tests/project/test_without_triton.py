@@ -75,6 +75,7 @@ def test_only_modules_of_kernels_need_triton() -> None:
     kernels = (
         "fused.cuda",
         "biases.kernels",
+        "decomposition.cutting_kernels",
         "engine.kernels",
         "models.kernels",
         "neighbors.triton_",
