@@ -55,6 +55,7 @@ class _DividedSystem:
         number: of the system, in calls of other ranks.
         planes: (P,) T, between the bricks; they stay where they were at the start.
         stale: whether buffers are too small.
+        outgrown: () bool, whether buffers of any rank were too small since `divide_`; of rank 0.
     """
 
     def __init__(
@@ -83,16 +84,11 @@ class _DividedSystem:
         self._division: Division | None = None
         atoms = len(state.numbers)
         self._found = state.energies.new_zeros(4 * atoms + 10)
-        self._outgrown = torch.zeros((), dtype=torch.bool, device=state.device)
-        shared = [value for _, value in self._inputs(state)]
+        self.outgrown = torch.zeros((), dtype=torch.bool, device=state.device)
+        shared = self._inputs(state)
         self._shared = torch.cat([value.flatten() for value in shared])
         # Static on all ranks, for a graph.
         self._parts = self._shared.split([value.numel() for value in shared])
-
-    @property
-    def outgrown(self) -> Tensor:
-        """() bool, whether buffers of a rank were too small since `divide_`; of rank 0."""
-        return self._outgrown
 
     @property
     def domains(self) -> Sequence[Subdomain]:
@@ -103,14 +99,14 @@ class _DividedSystem:
         """Whether these are its lists, in the buffers that they had."""
         return all(own is item.offsets for own, item in zip(self._offsets, lists, strict=True))
 
-    def _inputs(self, state: State) -> list[tuple[str, Tensor]]:
-        """What other ranks need for an evaluation, all in the dtype of the state."""
-        own = [("positions", state.positions), ("cell", state.cell), ("charge", state.charge)]
-        own.append(("planes", self.planes))
-        for number, item in enumerate(self._lists):
-            own.append((f"positions {number}", item.reference_positions))
-            own.append((f"cell {number}", item.reference_cell))
-        return own
+    def _inputs(self, state: State) -> list[Tensor]:
+        """What other ranks need for an evaluation, all in the dtype of the state.
+
+        Positions, cell, charge and planes, then reference positions and cell of each list.
+        """
+        references = [(item.reference_positions, item.reference_cell) for item in self._lists]
+        own = [state.positions, state.cell, state.charge, self.planes]
+        return [*own, *itertools.chain(*references)]
 
     def divide_(self) -> None:
         """Makes buffers with room for the atoms as they are; all ranks call it together. Syncs."""
@@ -121,14 +117,18 @@ class _DividedSystem:
             for item in self._lists:
                 if not item.status().complete:
                     item.grow()
-        arguments = (
-            *(self._exchange.numbers, self._grid, self.planes, state, self._lists),
+        self._division = Division(
+            self._exchange.numbers,
+            self._grid,
+            self.planes,
+            state,
+            self._lists,
             self._whole.rounding,
+            before=self._division,
+            agree_=None if self._exchange.alone else self._exchange.agree_,
         )
-        agree_ = None if self._exchange.alone else self._exchange.agree_
-        self._division = Division(*arguments, before=self._division, agree_=agree_)
         self._link = self._exchange.link(self._division.domains)
-        self._outgrown.zero_()
+        self.outgrown.zero_()
         self.stale = False
 
     def evaluate_(self) -> None:
@@ -159,7 +159,7 @@ class _DividedSystem:
             self._exchange.sum_(self._found)
             if not self._exchange.leads:
                 return
-            self._outgrown.logical_or_(outgrown[0] != 0)
+            self.outgrown.logical_or_(outgrown[0] != 0)
             state.forces.copy_(forces.view(atoms, 3))
             torch.add(energies, self._whole.constant_energies(state), out=state.energies)
             state.energy.copy_(state.energies.sum(0, keepdim=True))
@@ -176,7 +176,7 @@ class _DividedSystem:
             item.join()
         if self._exchange.alone:
             return
-        own = [value for _, value in self._inputs(state)]
+        own = self._inputs(state)
         if self._exchange.leads:
             torch.cat([value.flatten() for value in own], out=self._shared)
             self._exchange.share_(self._shared)
@@ -202,9 +202,7 @@ class _DividedSystem:
         flag = division.outgrown()
         if not self._exchange.leads:
             for item in self._lists:
-                most, occupancy, insufficient = item.sticky().unbind()
-                room = item.status_of(0, 0, 0).bin_capacity
-                flag = flag | (most > item.capacity) | (occupancy > room) | (insufficient != 0)
+                flag = flag | item.overflowed()
         return flag
 
     def _stages(self, domain: Subdomain) -> Iterator[Tensor]:

@@ -565,18 +565,21 @@ class Calculation:
 
     def complete(self) -> bool:
         """Whether no list, and nothing of the evaluator, overflowed since it grew; syncs."""
-        outgrown = self.evaluator.outgrown(self.state)
-        if outgrown is not None and bool(outgrown):
+        if self._outgrown():
             return False
         if len(self.lists) < 2:
             return all(item.status().complete for item in self.lists)
         return hold_all(self.lists, self.sticky().tolist())
 
+    def _outgrown(self) -> bool:
+        """Whether buffers of the evaluator are too small; syncs if it has any."""
+        flag = self.evaluator.outgrown(self.state)
+        return flag is not None and bool(flag)
+
     def grow(self) -> None:
         """Enlarges lists and buffers that overflowed. They change: capture graphs again."""
         self._evaluation.forget()
-        outgrown = self.evaluator.outgrown(self.state)
-        if outgrown is not None and bool(outgrown):
+        if self._outgrown():
             self.evaluator.grow_(self.state)
         for neighbor_list in self.lists:
             if not neighbor_list.status().complete:
@@ -631,8 +634,7 @@ class Calculation:
 
         def wait() -> bool:
             meanwhile()
-            outgrown = self.evaluator.outgrown(self.state)
-            return outputs.wait() and (outgrown is None or not bool(outgrown))
+            return outputs.wait() and not self._outgrown()
 
         self._repeat(graphed, wait)
         return outputs

@@ -1,4 +1,4 @@
-"""BlockedD3: DFT-D3 in passes over blocks of the lists, for devices without its kernels."""
+"""What evaluators of DFT-D3 have in common, and BlockedD3, for devices without its kernels."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -27,14 +27,11 @@ MOST_TRIPLES: Final = 2**22
 """Entries (atom, slot, slot) that are computed at a time, in some twenty arrays of float64."""
 
 
-class BlockedD3(Evaluator):
-    """D3(BJ) in torch operations, with derivatives written by hand, in float64.
-
-    The passes are those of `mdgraph.fused.cpu.d3`. Of a pair it keeps the vector and the
-    derivative by it; automatic differentiation keeps every intermediate number.
+class D3Evaluator(Evaluator):
+    """What evaluators of D3(BJ) have in common: the potential, and which list each part reads.
 
     Attributes:
-        potential: what it was made from, on the device.
+        potential: what it was made from.
         cutoffs: A, of the lists it expects.
         precision: what it was made for.
         device: where it runs.
@@ -50,15 +47,15 @@ class BlockedD3(Evaluator):
         precision: str | Precision = "mixed",
         device: torch.device | str = "cpu",
     ) -> None:
-        """Copies the tables to the device.
+        """Allocates nothing.
 
         Args:
             potential: D3 of a functional.
-            precision: says the type of forces in the state.
-            device: any.
+            precision: what the class makes of it.
+            device: where it runs.
         """
-        self.device, self.precision = torch.device(device), precision_named(precision)
-        self.potential = potential.at_precision(torch.float64).to(self.device)
+        self.potential = potential
+        self.precision, self.device = precision_named(precision), torch.device(device)
         self._list_roles = potential.list_roles
         self.cutoffs = self._list_roles.cutoffs
 
@@ -66,6 +63,25 @@ class BlockedD3(Evaluator):
     def list_roles(self) -> ListRoles:
         """See Evaluator."""
         return self._list_roles
+
+
+class BlockedD3(D3Evaluator):
+    """D3(BJ) in torch operations, with derivatives written by hand, in float64.
+
+    The passes are those of `mdgraph.fused.cpu.d3`. Of a pair it keeps the vector and the
+    derivative by it; automatic differentiation keeps every intermediate number. The potential is
+    a copy on the device, which may be any.
+    """
+
+    def __init__(
+        self,
+        potential: D3Potential,
+        precision: str | Precision = "mixed",
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Copies the tables to the device; see D3Evaluator."""
+        device = torch.device(device)
+        super().__init__(potential.at_precision(torch.float64).to(device), precision, device)
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """See Evaluator; static shapes, does not sync."""

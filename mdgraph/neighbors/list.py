@@ -430,10 +430,19 @@ class NeighborList:
 
     def status_of(self, most_neighbors: int, occupancy: int, insufficient: int) -> ListStatus:
         """The status that a copy of `sticky` tells; no device read."""
-        bin_capacity = getattr(self._search, "bin_capacity", 0)
         return ListStatus(
-            most_neighbors, self.capacity, occupancy, bin_capacity, bool(insufficient)
+            most_neighbors, self.capacity, occupancy, self._bin_capacity, bool(insufficient)
         )
+
+    def overflowed(self) -> Tensor:
+        """() bool on the device, whether the status is not complete; does not sync."""
+        most, occupancy, insufficient = self.sticky().unbind()
+        return (most > self.capacity) | (occupancy > self._bin_capacity) | (insufficient != 0)
+
+    @property
+    def _bin_capacity(self) -> int:
+        capacity: int = getattr(self._search, "bin_capacity", 0)
+        return capacity
 
     def sticky(self) -> Tensor:
         """(3,) int64 on the device, for a reader that gathers several lists in one copy."""

@@ -15,12 +15,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
-from mdgraph.evaluators import Evaluator
 from mdgraph.fused.cpu import packing
 from mdgraph.fused.cpu.arrays import Integers, Numbers
 from mdgraph.fused.cpu.embedding import add_systems, vector_to
 from mdgraph.fused.cpu.simd import Work, kernel, routine, run
-from mdgraph.models import D3Potential, ListRoles
+from mdgraph.fused.d3 import D3Evaluator
 from mdgraph.models.d3 import (
     BOHR,
     HARTREE,
@@ -30,7 +29,6 @@ from mdgraph.models.d3 import (
     WIDTH,
 )
 from mdgraph.neighbors import NeighborList
-from mdgraph.precision import Precision, precision_named
 from mdgraph.state import State
 
 
@@ -348,45 +346,12 @@ def follow_coordination(first, last, listed, d3, buffers):
         _add(buffers, i, (fx, fy, fz), (xx, xy, xz, xy, yy, yz, xz, yz, zz))
 
 
-class FusedD3(Evaluator):
-    """D3(BJ) by compiled kernels, in float64 at every precision.
+class FusedD3(D3Evaluator):
+    """D3(BJ) by compiled kernels on a CPU, in float64 at every precision.
 
     Its numbers are those of `AutogradEvaluator` to rounding, and have the same bits for any number
     of threads.
-
-    Attributes:
-        potential: what it was made from.
-        cutoffs: A, of the lists it expects.
-        precision: what it was made for.
-        device: a CPU.
     """
-
-    potential: D3Potential
-    precision: Precision
-    device: torch.device
-
-    def __init__(
-        self,
-        potential: D3Potential,
-        precision: str | Precision = "mixed",
-        device: torch.device | str = "cpu",
-    ) -> None:
-        """Allocates nothing.
-
-        Args:
-            potential: D3 of a functional.
-            precision: says the type of forces in the state.
-            device: a CPU.
-        """
-        self.potential = potential
-        self.precision, self.device = precision_named(precision), torch.device(device)
-        self._list_roles = potential.list_roles
-        self.cutoffs = self._list_roles.cutoffs
-
-    @property
-    def list_roles(self) -> ListRoles:
-        """See Evaluator."""
-        return self._list_roles
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """See Evaluator. The first call for a state allocates, and may compile."""

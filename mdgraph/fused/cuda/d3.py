@@ -21,16 +21,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mdgraph.evaluators import Evaluator
 from mdgraph.fused.backend import NetworkResult
 from mdgraph.fused.cuda.device import add_central, put_central
 from mdgraph.fused.cuda.edges import totals
+from mdgraph.fused.d3 import D3Evaluator
 from mdgraph.gpu.launch import launching_ahead, launching_on
 from mdgraph.gpu.triton_jit import compiling_ahead, kernel, pdl_wait
-from mdgraph.models import D3Potential, ListRoles
 from mdgraph.models.d3 import BOHR, HARTREE, STEEPNESS, WIDTH
 from mdgraph.neighbors import NeighborList
-from mdgraph.precision import Precision, precision_named
 from mdgraph.state import State
 
 _STEEPNESS = tl.constexpr(STEEPNESS)
@@ -387,42 +385,11 @@ class D3Workspace:
     images: tuple[int, ...]
 
 
-class KernelD3(Evaluator):
-    """D3(BJ) of pairs by Triton kernels; no three-body term.
+class KernelD3(D3Evaluator):
+    """D3(BJ) of pairs by Triton kernels, on CUDA or in Triton's interpreter; no three-body term.
 
-    Attributes:
-        potential: what it was made from.
-        cutoffs: A, of the lists it expects.
-        precision: what it was made for.
-        device: where it runs, CUDA.
+    Pairs are computed in float64 if the precision is `double`, else in float32.
     """
-
-    potential: D3Potential
-    precision: Precision
-    device: torch.device
-
-    def __init__(
-        self,
-        potential: D3Potential,
-        precision: str | Precision = "mixed",
-        device: torch.device | str = "cuda",
-    ) -> None:
-        """Allocates nothing.
-
-        Args:
-            potential: D3 of a functional, without a three-body term.
-            precision: pairs are computed in float64 if it is `double`, else in float32.
-            device: CUDA, or any where Triton's interpreter runs.
-        """
-        self.potential = potential
-        self.precision, self.device = precision_named(precision), torch.device(device)
-        self._list_roles = potential.list_roles
-        self.cutoffs = self._list_roles.cutoffs
-
-    @property
-    def list_roles(self) -> ListRoles:
-        """See Evaluator."""
-        return self._list_roles
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """See Evaluator; static shapes, does not sync. The first call for a state allocates."""
