@@ -216,8 +216,10 @@ def labelled(
     results = [
         dict(Batches(teacher, device, precision).evaluate(systems, names)) for teacher in teachers
     ]
-    forces = np.array([[np.abs(own[place].forces).max() for place in own] for own in results])
-    energies = np.array([[own[place].energy for place in own] for own in results])
+    # Batches come in another order than that of the systems.
+    places = range(len(systems))
+    forces = np.array([[np.abs(own[place].forces).max() for place in places] for own in results])
+    energies = np.array([[own[place].energy for place in places] for own in results])
     # What is not a number is not sound.
     sound = (forces <= config.largest_force).all(axis=0) & np.isfinite(energies).all(axis=0)
     agreed = sound & (energies.max(axis=0) - energies.min(axis=0) <= config.disagreement)

@@ -243,6 +243,24 @@ def test_a_hole_of_one_teacher_makes_no_other_frame_extreme(teacher: Path) -> No
     assert (len(result.frames), result.unlabelled, result.extreme) == (3, 1, 0)
 
 
+def test_limits_hold_for_the_frame_itself_where_sizes_are_mixed(teacher: Path) -> None:
+    """Batches order frames by size; a larger frame before a smaller one keeps its own energy."""
+    potential = load(teacher / "out").at_precision(torch.float64)
+    potential.references.sub_(100.0)
+    small = [System(frame.numbers, frame.positions) for frame in clusters(4)]
+    numbers = np.tile(small[0].numbers, 2)
+    far = np.array([50.0, 0.0, 0.0])
+    large = [
+        System(numbers, np.vstack([system.positions, system.positions + far]))
+        for system in small[:2]
+    ]
+    samples = [Sample(system, "300 K", False) for system in [*large, *small]]
+    config = SamplingConfig(largest_energy=3.0, largest_force=1e3)
+    result = labelled(samples, [AutogradEvaluator(potential)], None, config, torch.device("cpu"))
+    assert (len(result.frames), result.extreme) == (6, 0)
+    assert [len(frame.numbers) for frame in result.frames] == [len(s.system) for s in samples]
+
+
 def test_frames_whose_atoms_or_images_touch_are_left_out(teacher: Path) -> None:
     """Where a teacher's forces are small all the same; one frame's atom touches its own image."""
     potential = load(teacher / "out").at_precision(torch.float64)
