@@ -3,6 +3,7 @@
 import gc
 import logging
 import math
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -38,6 +39,35 @@ class GraphFollower(Protocol):
 
 
 FOLLOWERS: Final[list[GraphFollower]] = []
+
+
+class _CollectionPause:
+    """Keeps Python's garbage collector from running while any thread records a graph.
+
+    It would destroy older graphs that lie in reference cycles, which CUDA forbids meanwhile: the
+    recording would end with an error.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._recordings = 0
+        self._was_enabled = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._recordings == 0:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._recordings += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._recordings -= 1
+            if self._recordings == 0 and self._was_enabled:
+                gc.enable()
+
+
+_collection_pause: Final = _CollectionPause()
 
 
 class CapturedGraph:
@@ -87,7 +117,10 @@ class CapturedGraph:
             # device of the first capture. "thread_local" lets other threads use CUDA meanwhile.
             mode = "thread_local"
             try:
-                with torch.cuda.graph(self._graph, pool, stream, capture_error_mode=mode):
+                with (
+                    _collection_pause,
+                    torch.cuda.graph(self._graph, pool, stream, capture_error_mode=mode),
+                ):
                     for _ in range(calls):
                         function()
             except BaseException as error:

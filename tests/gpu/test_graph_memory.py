@@ -1,5 +1,6 @@
 """Graphs for which there is no memory: shorter ones, then eager steps, with the same bits."""
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -66,6 +67,16 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CudaWithoutDevice]:
     return standing
 
 
+@contextmanager
+def collection_at_every_allocation() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+
+
 def hidden() -> None:
     raise RuntimeError("operation failed due to a previous error during capture")
 
@@ -100,6 +111,28 @@ class TestACapture:
         with pytest.raises(torch.OutOfMemoryError) as raised:
             captured(call, CPU)
         assert not isinstance(raised.value, GraphMemoryError)
+
+    def test_destroys_nothing_that_lies_in_a_cycle_meanwhile(self, cuda) -> None:
+        stand_in = cuda()
+        destroyed_while_recording = []
+
+        class Old:
+            def __init__(self) -> None:
+                self.itself = self
+
+            def __del__(self) -> None:
+                destroyed_while_recording.append(stand_in.recording)
+
+        def record() -> None:
+            for _ in range(10):
+                Old()
+
+        with collection_at_every_allocation():
+            captured(record, CPU)
+            [[] for _ in range(100)]
+        assert len(destroyed_while_recording) > 10
+        assert not any(destroyed_while_recording)
+        assert gc.isenabled()
 
     def test_that_is_interrupted_passes_the_interrupt_on(self, cuda) -> None:
         stand_in = cuda(hidden)
@@ -200,3 +233,31 @@ def test_the_stand_in_lets_a_capture_that_fits_pass(cuda) -> None:
     calls: list[int] = []
     assert isinstance(captured(lambda: calls.append(1), CPU, calls=2), CapturedGraph)
     assert len(calls) == graphs.WARM_UP + 2
+
+
+@pytest.mark.gpu
+def test_graphs_in_cycles_do_not_end_a_capture() -> None:
+    device = torch.device("cuda")
+    values = torch.zeros(8, device=device)
+
+    def record() -> None:
+        for _ in range(50):
+            values.add_([1.0][0])  # a new list is an occasion for the collector
+
+    class Owner:
+        def __init__(self) -> None:
+            self.itself = self
+            self.graph = captured(record, device)
+
+    with collection_at_every_allocation():
+        for _ in range(3):
+            Owner()
+        gc.disable()
+        old = [Owner() for _ in range(3)]
+        del old
+        gc.enable()
+        graph = captured(record, device)
+    assert graph is not None
+    values.zero_()
+    graph.replay()
+    assert values.tolist() == [50.0] * 8
