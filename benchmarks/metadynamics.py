@@ -6,8 +6,8 @@
 `walkers`: a particle in a double well of 5 kT, whose free energy is known. Runs go on until the
 RMS error of the sum of hills, where F is below 8 kT, is under the target and stays there in the
 next look, or until their number of hills; the same number for one walker as for many. What is
-shown is the number of hills and the wall time until then, without the first steps, which compile
-and capture.
+shown is the number of hills and the wall time until then; kernels are compiled and graphs captured
+before.
 
 `openmm`: the same well by OpenMM's `app.Metadynamics` on its Reference platform with as many hills
 of equal numbers, both against the exact answer; all repeats of mdgraph are one batch. With
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from mdgraph.biases import Dihedral, Metadynamics, Position
 from mdgraph.engine import LangevinMiddle, Simulation
+from mdgraph.engine.dynamics import LONGEST
 from mdgraph.evaluators import Evaluator
 from mdgraph.io.structures import read_system
 from mdgraph.neighbors import NeighborList
@@ -125,10 +126,10 @@ def profile_of(simulation: Simulation) -> list[Array]:
 
 def until_good(options: argparse.Namespace, walkers: int, seed: int) -> dict[str, Any]:
     """A run up to the target, or up to all hills."""
-    warm = well_of(options, walkers, seed)
-    warm.run(options.every * 20)  # compiles, captures and tunes
     simulation = well_of(options, walkers, seed)
-    simulation.run(0)
+    simulation.choose(options.hills * options.every // walkers)
+    with simulation.unchanged():
+        simulation.run(2 * LONGEST - 1)  # compiles, and captures graphs of all lengths
     looks = max(options.every, options.hills * options.every // walkers // options.looks)
     looks = -(-looks // options.every) * options.every
     last = options.hills * options.every // walkers
