@@ -5,7 +5,7 @@
 Water as in speed.py, with its random weights. Those hold no liquid together, so the atoms fly
 freely at 300 K from where they are, which lets lists fall due a little more often than in a
 liquid; what the evaluation costs does not depend on that. A CPU has no graphs, and its steps
-run eagerly. `--term` times a term with one list alone, in place of the network; its evaluation is
+run eagerly. `--term` times a term alone, in place of the network; its evaluation is
 the column `never` less the integrator's part, which `benchmarks/integrators.py` times.
 
 One line a structure and ensemble, milliseconds a step, host included, medians of five
@@ -122,11 +122,12 @@ class Bench:
 
     def _always(self) -> float:
         """With lists that allow no atom to move, as long as the cell keeps still."""
-        (rows,) = self.run.calculation.lists
-        allowed = rows._builder._allowed
-        allowed.fill_(-1.0)
+        lists = self.run.calculation.lists
+        for rows in lists:
+            rows._builder._allowed.fill_(-1.0)
         step = self._step()
-        allowed.fill_(rows.skin)
+        for rows in lists:
+            rows._builder._allowed.fill_(rows.skin)
         return step
 
     def _long(self) -> dict[str, float]:
