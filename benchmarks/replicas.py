@@ -26,7 +26,8 @@ from mdgraph import __version__
 from mdgraph.devices import device_named
 from mdgraph.engine import LangevinMiddle
 from mdgraph.engine.autotune import stopwatch
-from mdgraph.engine.replicas import Ranks, ReplicaExchange, replica_simulation
+from mdgraph.engine.replicas import ReplicaExchange, replica_simulation
+from mdgraph.engine.replicas.ranks import Ranks
 from mdgraph.engine.simulation import WORTHWHILE
 from mdgraph.fused.evaluator import chosen_evaluator
 from mdgraph.precision import PRECISIONS, precision_named

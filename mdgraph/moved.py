@@ -15,8 +15,8 @@ from typing import Final
 MOVED: Final = {
     "mdgraph.analysis.recorded": "mdgraph.analysis.plots",
     "mdgraph.drivers.openmmml.models": "mdgraph.drivers.openmmml.force",
-    "mdgraph.engine.ranks": "mdgraph.engine.replicas",
-    "mdgraph.engine.replica_exchange": "mdgraph.engine.replicas",
+    "mdgraph.engine.ranks": "mdgraph.engine.replicas.ranks",
+    "mdgraph.engine.replica_exchange": "mdgraph.engine.replicas.exchange",
     "mdgraph.io.atoms": "mdgraph.io.structures",
 }
 

@@ -219,6 +219,22 @@ class AppliedBiases:
                 bias.notice_(self.values)
             hills.add_(self.values, step)
 
+    def add_hills_(self, name: str, values: Tensor, energies: Tensor) -> None:
+        """Adds hills of walkers of all ranks, between steps; does not sync.
+
+        Args:
+            name: of the bias.
+            values: (n, W) float64, of its variables.
+            energies: (W,) float64, eV, of the bias there.
+        """
+        number = self.names.index(name)
+        bias, hills = self.bound[number], self._hill_kernels.get(number)
+        assert isinstance(bias, BoundMetadynamics)
+        if hills is None:
+            bias.add_hills_(values.T, energies)
+        else:
+            hills.add_hills_(values, energies)
+
     def outside(self) -> Tensor | None:
         """Whether a variable left a grid, () bool on the device; None without grids."""
         flags = [bias.outside for bias in self.bound if bias.outside is not None]

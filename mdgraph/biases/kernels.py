@@ -638,6 +638,7 @@ class HillKernel:
         self._sigma = torch.tensor(bound.sigma, device=self._axes.device)
         # A number given to a kernel would be rounded to float32.
         self._height = self._sigma.new_tensor([bound.height])
+        self._in_order = torch.arange(len(bound.columns), device=self._axes.device)
 
     def add_(self, values: Tensor, step: int | None) -> None:
         """Adds hills if the step is one of those that do, in one launch; does not sync.
@@ -647,16 +648,27 @@ class HillKernel:
             step: number of steps done; None within a captured step.
         """
         bound = self._bound
-        if step is not None and step % bound.every:
-            return
-        state, size = bound.state, math.prod(bound.grid.points)
-        systems = len(state.energy)
+        if not bound.apart and (step is None or step % bound.every == 0):
+            self._add_(values, bound.columns, bound.energy)
+
+    def add_hills_(self, values: Tensor, energies: Tensor) -> None:
+        """Does what `BoundMetadynamics.add_hills_` does, in one launch.
+
+        Args:
+            values: (n, W) float64, of its variables.
+            energies: (W,) float64, eV.
+        """
+        self._add_(values, self._in_order, energies)
+
+    def _add_(self, values: Tensor, columns: Tensor, energies: Tensor) -> None:
+        bound = self._bound
+        state, size, walkers = bound.state, math.prod(bound.grid.points), len(energies)
         with launching_on(state.device):
-            _hill_kernel[(triton.cdiv(size, _POINTS), 1 if bound.shared else systems)](
-                bound.values, bound.records, values, bound.energy, bound.per_energy,
-                bound.columns, self._axes, self._sigma, state.step,
-                self._height, bound.every, len(bound.records), systems, size,
-                N=len(bound.columns), SHARED=bound.shared, POINTS=_POINTS,
+            _hill_kernel[(triton.cdiv(size, _POINTS), 1 if bound.shared else walkers)](
+                bound.values, bound.records, values, energies, bound.per_energy,
+                columns, self._axes, self._sigma, state.step,
+                self._height, bound.every, len(bound.records), walkers, size,
+                N=len(columns), SHARED=bound.shared, POINTS=_POINTS,
                 **launching_ahead(state.device, state.grouping.atoms),
             )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -63,9 +63,11 @@ class BoundMetadynamics(BoundBias):
     Attributes:
         grid: its places.
         values: (G, p_1 ... p_n, 2 ... 2) float64, eV, the derivatives last.
-        records: (R, S, n + 1) float64, centres and height (eV) of the last hills; those of step m
-            are row (m / every) % R.
+        records: (R, W, n + 1) float64, centres and height (eV) of the last hills; those of step m
+            are row (m / every) % R. Walkers W are all systems, those of other ranks included.
         shared: whether all systems add to one grid.
+        apart: whether walkers of other ranks add to it too. Steps then add no hills, but
+            `add_hills_` between them.
         every: steps from one hill to the next.
         sigma: (n,) widths.
         factor: by which heights are multiplied in HILLS, gamma / (gamma - 1).
@@ -75,16 +77,20 @@ class BoundMetadynamics(BoundBias):
     def __init__(self, about: BiasedVariables, definition: "Metadynamics", grid: BiasGrid) -> None:
         super().__init__(about)
         device, systems = about.state.device, about.state.grouping.systems
-        count = len(grid.points)
+        count, walkers = len(grid.points), definition.walkers or systems
+        self.apart = definition.walkers is not None
         self.grid, self.shared, self.every = grid, definition.shared, definition.every
         self.sigma = definition.numbers(definition.sigma, "sigma")
         self.bias_factor = definition.bias_factor
         gamma = definition.bias_factor
         self.factor = 1.0 if gamma is None else gamma / (gamma - 1.0)
         self.height = definition.height
-        self.per_energy = torch.zeros_like(self.energy)
+        self.per_energy = torch.zeros(walkers, dtype=torch.float64, device=device)
         if gamma is not None:
-            kelvin = torch.tensor(definition.kelvins(systems), dtype=torch.float64)
+            kelvins = definition.kelvins(systems)
+            if self.apart:  # all at one temperature
+                kelvins = kelvins[:1] * walkers
+            kelvin = torch.tensor(kelvins, dtype=torch.float64)
             self.per_energy.copy_(1.0 / (BOLTZMANN * kelvin * (gamma - 1.0)))
         grids = 1 if self.shared else systems
         shape = (grids, *grid.points, *(2,) * count)
@@ -92,7 +98,7 @@ class BoundMetadynamics(BoundBias):
         rows = max(
             -(-RECORDED // self.every), about.together // math.gcd(self.every, about.together)
         )
-        self.records = self.values.new_zeros(rows, systems, count + 1)
+        self.records = self.values.new_zeros(rows, walkers, count + 1)
         self.outside = torch.zeros((), dtype=torch.bool, device=device)
         self._which = torch.arange(systems, device=device) * (not self.shared)
         # From here on per variable: constants of the device, so that steps copy nothing to it.
@@ -141,11 +147,18 @@ class BoundMetadynamics(BoundBias):
     def end_step_(self, values: Tensor, step: int | None) -> None:
         """See BoundBias: adds the hills of a step that is a multiple of `every`."""
         self.notice_(values)
-        if step is not None and step % self.every:
-            return
-        values = self.own(values)
+        if not self.apart and (step is None or step % self.every == 0):
+            self.add_hills_(self.own(values), self.energy)
+
+    def add_hills_(self, values: Tensor, energies: Tensor) -> None:
+        """Adds a hill for each walker if the step is a multiple of `every`; does not sync.
+
+        Args:
+            values: (W, n) of its variables.
+            energies: (W,) eV, of the bias there, before any of these hills.
+        """
         due = self.state.step % self.every == 0
-        heights = self.height * torch.exp(-self.energy * self.per_energy)
+        heights = self.height * torch.exp(-energies * self.per_energy)
         factors = [
             self._along(number, values[:, number], sigma)
             for number, sigma in enumerate(self.sigma.tolist())
@@ -237,6 +250,8 @@ class Metadynamics(Bias):
         bias_factor: gamma, above 1; None for ordinary metadynamics.
         temperature: K, of kT, one number or one for each system; default: that of the bath.
         shared: whether all systems of a batch are walkers on one grid.
+        walkers: on that grid, where some are on other ranks; see `of_systems`. `SharedHills` adds
+            their hills.
     """
 
     kind: ClassVar[str] = "metadynamics"
@@ -250,6 +265,7 @@ class Metadynamics(Bias):
     bias_factor: float | None = None
     temperature: float | Sequence[float] | None = None
     shared: bool = False
+    walkers: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """See Bias."""
@@ -291,16 +307,15 @@ class Metadynamics(Bias):
         return points
 
     def of_systems(self, share: range, count: int) -> Self:
-        """See Bias; raises InputError where walkers on one grid would be apart."""
+        """See Bias; walkers on one grid know how many there are in all."""
+        own = self.temperature
+        kelvin = real_array(own) if own is not None else None
+        if kelvin is not None and kelvin.shape == (count,):
+            own = kelvin[share.start : share.stop].tolist()
+        part = replace(self, temperature=own)
         if self.shared and len(share) < count:
-            raise InputError(
-                f"The walkers of the {self.title} share a grid, which is in the memory of one "
-                "device; run them in one process, or leave shared out."
-            )
-        kelvin = real_array(self.temperature) if self.temperature is not None else None
-        if kelvin is None or kelvin.shape != (count,):
-            return self
-        return replace(self, temperature=kelvin[share.start : share.stop].tolist())
+            object.__setattr__(part, "walkers", count)
+        return part
 
     def in_bath(self, kelvins: Sequence[float]) -> Self:
         """See Bias; a temperature that is given stays.
@@ -385,6 +400,12 @@ class Metadynamics(Bias):
 
     def bound(self, about: BiasedVariables) -> BoundBias:
         """See Bias."""
+        if self.walkers is not None and self.every % about.together:
+            raise InputError(
+                f"The {self.title} adds hills every {self.every} steps, and walkers of several "
+                f"ranks meet between steps that are taken {about.together} at a time; give a "
+                "multiple."
+            )
         return BoundMetadynamics(about, self, self.grid_of(about))
 
     def settings(self) -> dict[str, Any]:
@@ -403,6 +424,7 @@ class Metadynamics(Bias):
             "bias_factor": self.bias_factor,
             "temperature_K": None if self.temperature is None else _each(self.temperature),
             "shared": self.shared,
+            **({} if self.walkers is None else {"walkers": self.walkers}),
         }
 
 

@@ -8,7 +8,13 @@ from pydantic.fields import FieldInfo
 
 from mdgraph.arguments import FrozenConfig
 from mdgraph.ensembles import ENSEMBLES, on_registration
-from mdgraph.runs.biased.config import Biases, Variables, are_windows, check_definitions
+from mdgraph.runs.biased.config import (
+    Biases,
+    MetadynamicsConfig,
+    Variables,
+    are_windows,
+    check_definitions,
+)
 from mdgraph.runs.config_fields import (
     DEFAULT_ENSEMBLE,
     MOST_STEPS,
@@ -509,6 +515,18 @@ class MDConfig(CommitteeConfig, RunConfig):
                 f"exchange of umbrellas is at one temperature, and temperature_K changes "
                 f"({self.temperature_K}); give a number"
             )
+
+    @property
+    def shared_hills_interval(self) -> int | None:
+        """Fewest steps from one hill to the next of walkers that share them; None without."""
+        return min(
+            (
+                bias.every
+                for bias in self.biases or ()
+                if isinstance(bias, MetadynamicsConfig) and bias.shared
+            ),
+            default=None,
+        )
 
     @property
     def exchanges_umbrellas(self) -> bool:

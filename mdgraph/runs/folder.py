@@ -21,7 +21,7 @@ import torch
 
 from mdgraph import __version__
 from mdgraph.engine import Simulation
-from mdgraph.engine.replicas import ALONE, Ranks
+from mdgraph.engine.replicas.ranks import ALONE, Ranks
 from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.evaluators import AutogradEvaluator, Evaluator, MultipleTimeStepEvaluator
 from mdgraph.io.files import disk_failures, sync_file, write_atomically
@@ -311,9 +311,11 @@ class Run:
         return self.configuration.exchange if isinstance(self.configuration, MDConfig) else None
 
     @property
-    def exchanges_over_ranks(self) -> bool:
-        """Whether ranks wait for each other within the run."""
-        return self.exchange is not None and self.ranks.count > 1
+    def meeting_interval(self) -> int | None:
+        """Steps from one meeting of ranks to the next at most; None if they run on their own."""
+        if self.ranks.count == 1 or not isinstance(self.configuration, MDConfig):
+            return None
+        return self.exchange or self.configuration.shared_hills_interval
 
 
 def _check_structure(about: dict[str, Any]) -> None:

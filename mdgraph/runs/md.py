@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from mdgraph.decomposition import join_ranks
 from mdgraph.devices import device_named, is_first_rank
 from mdgraph.engine import Simulation
-from mdgraph.engine.replicas import ALONE, Ranks, StateExchange
+from mdgraph.engine.replicas.ranks import ALONE, Ranks, RanksReporter
 from mdgraph.engine.restart import load_restart_, restart_step, save_restart
 from mdgraph.errors import FileError, InputError, SimulationError, printable
 from mdgraph.io.files import disk_failures, remove_abandoned
@@ -245,13 +245,15 @@ def advance(
     start_time = time.perf_counter()
     intervals = configuration.intervals
     interval = intervals.checkpoint
-    joint = run.exchanges_over_ranks
+    joint = run.meeting_interval is not None
     count = process_count(configuration, run.ranks)
-    exchange: StateExchange | None = None
+    meeting: RanksReporter | None = next(
+        (one for one in simulation.reporters if isinstance(one, RanksReporter)), None
+    )
 
     def stop(number: signal.Signals) -> None:
-        if joint and exchange is not None:
-            exchange.stop(number)
+        if joint and meeting is not None:
+            meeting.stop(number)
         else:
             simulation.stop()
 
@@ -278,9 +280,10 @@ def advance(
                     place.end.unlink(missing_ok=True)
         last = folder.checkpoint_before if joint else None
         if run.exchange:
-            exchange = exchange_of(run, simulation, files)
+            meeting = exchange = exchange_of(run, simulation, files)
             simulation.reporters.append(exchange)
-            interval = max(interval, run.exchange) if joint else interval
+        if run.meeting_interval is not None:
+            interval = max(interval, run.meeting_interval)
         writers = files.all()
         if uncertainty is not None:
             stack.enter_context(uncertainty.writing(folder.uncertainty, first))
@@ -318,8 +321,8 @@ def advance(
                 error.atoms,
             ) from error
         except Interrupted:
-            if exchange is not None:
-                raise  # within an exchange, perhaps; the last checkpoint is whole
+            if meeting is not None:
+                raise  # within a meeting, perhaps; the last checkpoint is whole
             settle()  # steps that take long: the state is that before the chunk
         if simulation.step > first:
             bar.show(simulation)
@@ -336,8 +339,8 @@ def advance(
     cause = None if complete else interruption.signal
     if complete and interruption.signal is not None and not interruption.out_of_time:
         signal.raise_signal(interruption.signal)  # pictures are drawn when it is resumed
-    if not complete and cause is None and exchange is not None and exchange.leaving:
-        cause = signal.Signals(exchange.leaving)
+    if not complete and cause is None and meeting is not None and meeting.leaving:
+        cause = signal.Signals(meeting.leaving)
         logger.info("Another rank was sent %s, and all stop together.", cause.name)
     if complete:
         observed.draw(overwrite=unfinished)
@@ -607,7 +610,9 @@ def resume(
                 configuration, source, systems, device, record, ranks, selections
             )
             load_restart_(simulation, folder.checkpoint)
-            is_ahead = run.exchanges_over_ranks and load_common_restart_(simulation, folder, ranks)
+            is_ahead = run.meeting_interval is not None and load_common_restart_(
+                simulation, folder, ranks
+            )
             own = run.own(systems)
             uncertainty = uncertainty_of(configuration, source, simulation, own)
         if configuration.total_steps < simulation.step:

@@ -7,7 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from mdgraph.engine import Simulation
-from mdgraph.engine.replicas import ExchangeRecord, Ranks
+from mdgraph.engine.replicas import ExchangeRecord
+from mdgraph.engine.replicas.ranks import Ranks
 from mdgraph.engine.restart import load_restart_
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.files import disk_failures

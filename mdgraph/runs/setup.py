@@ -22,7 +22,8 @@ from mdgraph.engine import (
     minimize,
     repartitioned,
 )
-from mdgraph.engine.replicas import ALONE, Ranks, replica_simulation
+from mdgraph.engine.replicas import replica_simulation
+from mdgraph.engine.replicas.ranks import ALONE, Ranks
 from mdgraph.ensembles import ENSEMBLES, cell_dof_and_axes
 from mdgraph.errors import FileError, InputError, prefix_errors, printable
 from mdgraph.io.formats import read_trajectory

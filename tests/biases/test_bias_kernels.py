@@ -149,6 +149,37 @@ def test_what_kernels_have_not_is_left_to_tensors(variables: Any, biases: Any) -
     assert own._kernel is None
 
 
+@pytest.mark.parametrize("by_kernel", [True, False])
+def test_hills_of_walkers_on_other_ranks_are_added_between_steps(by_kernel: bool) -> None:
+    state, _ = states("no cell")
+    bias = Metadynamics(
+        ["a", "phi"], sigma=0.8, height=0.1, every=2, minimum=[0.0, -np.pi], maximum=[4.0, np.pi],
+        bias_factor=5.0, temperature=[300.0] * 2, shared=True,
+    )  # fmt: skip
+    whole = AppliedBiases(VARIABLES, [bias], state.systems, state)
+    ranked = State(state.systems[:1], DEVICE)
+    part = AppliedBiases(VARIABLES, [bias.of_systems(range(1), 2)], state.systems[:1], ranked)
+    for one in (whole, part):
+        one.use_kernels() if by_kernel else one.use_tensors()
+    own, other = whole.bound[0], part.bound[0]
+    for step in range(1, 5):
+        state.positions += 0.1
+        state.positions[::3] -= 0.2
+        state.step.fill_(step)
+        ranked.step.fill_(step)
+        whole.add_(state)
+        values, energies = own.own(whole.values).T.clone(), own.energy.clone()
+        whole.end_step_(step)
+        before = other.values.clone()
+        part.end_step_(step)
+        assert torch.equal(other.values, before)
+        part.add_hills_("metadynamics", values, energies)
+        assert torch.equal(other.values, own.values)
+        assert torch.equal(other.records, own.records)
+    assert float(energies.abs().max()) > 0.1
+    assert own.records[1:3].all()
+
+
 def test_hills_on_variables_of_groups() -> None:
     variables = {"n": CoordinationNumber([[0], [1, 2]], r0=2.0)}
     hills = Metadynamics("n", sigma=0.2, height=0.1, every=1, minimum=-0.5, maximum=2.5)

@@ -25,7 +25,7 @@ from mdgraph.biases import (
     PotentialEnergy,
     WallBias,
 )
-from mdgraph.biases.bias import BoundSpring
+from mdgraph.biases.bias import BiasedVariables, BoundSpring
 from mdgraph.biases.metadynamics import BoundMetadynamics
 from mdgraph.engine import (
     FIRE,
@@ -233,6 +233,15 @@ def test_walkers_share_one_grid_and_others_own_theirs() -> None:
         Metadynamics("x", shared=True, bias_factor=5.0, temperature=[300.0, 400.0], **ON_X)
 
 
+def test_walkers_of_several_ranks_meet_after_whole_outer_steps() -> None:
+    bias = Metadynamics("x", shared=True, **ON_X)
+    state = well(1, bias).state
+    about = BiasedVariables(state, (0,), ("A",), (0.0,), together=bias.every - 1)
+    bias.bound(about)
+    with pytest.raises(InputError, match=f"every {bias.every} steps, .* give a multiple"):
+        bias.of_systems(range(1), 2).bound(about)
+
+
 @pytest.mark.parametrize(
     "bias", [Metadynamics("x", sigma=0.2, minimum=-3.0, maximum=3.0), MovingBias("x")]
 )
@@ -387,8 +396,10 @@ def test_replicas_of_several_ranks_have_their_own_rows() -> None:
     )
     energies = whole.observables().biases["harmonic.bias"]
     assert torch.allclose(torch.cat([bound(range(2)), bound(range(2, 4))]), energies)
-    with pytest.raises(InputError, match="share a grid"):
-        Metadynamics("x", shared=True, **ON_X).of_systems(range(2), 4)
+    parts = [
+        Metadynamics("x", shared=both, **ON_X).of_systems(range(2), 4) for both in (False, True)
+    ]
+    assert [part.walkers for part in parts] == [None, 4]
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,12 @@ from mdgraph.engine import (
 )
 from mdgraph.engine.kinetics import kinetic_energy
 from mdgraph.engine.replicas import (
-    ALONE,
     ExchangeRecord,
-    Ranks,
     ReplicaExchange,
     exchange_states,
     replica_simulation,
 )
+from mdgraph.engine.replicas.ranks import ALONE, Ranks
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError, LostRankError
 from mdgraph.io.log import LogWriter

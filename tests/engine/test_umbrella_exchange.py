@@ -13,15 +13,14 @@ from mdgraph.biases import Bias, HarmonicBias, Metadynamics, MovingBias, Positio
 from mdgraph.engine import LangevinMiddle, MartynaTobiasKlein, Ramp, Simulation, VelocityVerlet
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.replicas import (
-    ALONE,
     ExchangeRecord,
-    Ranks,
     UmbrellaExchange,
     attempted_pairs,
     replica_simulation,
     swapped,
     umbrella_gains,
 )
+from mdgraph.engine.replicas.ranks import ALONE, Ranks
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
 from mdgraph.evaluators import Evaluator

@@ -20,7 +20,7 @@ from repository import BENCHMARKS
 
 from mdgraph.engine.autotune import SKINS
 from mdgraph.engine.calculation import as_evaluator
-from mdgraph.engine.replicas import ALONE
+from mdgraph.engine.replicas.ranks import ALONE
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 

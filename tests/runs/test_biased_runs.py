@@ -3,15 +3,18 @@
 import math
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from pydantic import ValidationError
 from repository import ROOT
+from safetensors.torch import load_file
 from shared_runs import run_shared
 
 from mdgraph.errors import FileError, InputError
@@ -182,6 +185,38 @@ def test_replicas_are_windows_or_walkers(make: Make) -> None:
     start(make("own", replicas=2, biases=BIASES[:1]))
     own = texts(Path(make("own").out))
     assert sorted(own)[:2] == ["replica-0/COLVAR", "replica-0/HILLS"]
+
+
+def test_walkers_of_two_ranks_share_the_hills_of_one_process(
+    make: Make, processes: Any, tmp_path: Path
+) -> None:
+    """One rank is killed after a hill, and both go on from the checkpoint before it."""
+    options = {"replicas": 3, "evaluator": "reference", "biases": [BIASES[0] | {"shared": True}]}
+    start(make("one", **options))
+    two = make("two", **options)
+    assert run_shared(processes, two, False, dies_at=9) == [0, -signal.SIGKILL]
+    assert "lost another one" in (tmp_path / "said").read_text(encoding="utf-8")
+    assert run_shared(processes, two, True, dies_at=0) == [0, 0]
+    names = ["rank-0/HILLS", "rank-0/replica-0/COLVAR"]
+    names += [f"rank-1/replica-{number}/COLVAR" for number in (1, 2)]
+    assert sorted(texts(tmp_path / "two")) == names
+    for name in names:
+        whole, shared = (
+            read_plumed(tmp_path / path) for path in (f"one/{name[7:]}", f"two/{name}")
+        )
+        assert whole.fields == shared.fields
+        # A network rounds by the batch.
+        np.testing.assert_allclose(shared.values, whole.values, rtol=1e-5, atol=1e-6)
+    assert np.ptp(whole.column("hills.bias")) > 0.1
+    one, *ranks = (
+        load_file(tmp_path / folder / "checkpoint.safetensors")
+        for folder in ("one", "two/rank-0", "two/rank-1")
+    )
+    for name in ("biases.hills.grid", "biases.hills.records"):
+        assert torch.equal(ranks[0][name], ranks[1][name])
+        np.testing.assert_allclose(ranks[0][name], one[name], rtol=1e-5, atol=1e-6)
+    (hills,) = read_biased_runs([tmp_path / "two"], None).hills
+    assert len(hills.centers) == 18
 
 
 UMBRELLAS: dict[str, Any] = {

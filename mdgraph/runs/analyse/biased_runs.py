@@ -328,9 +328,11 @@ class _Reader:
             )
         hills = None
         if metadynamics:
+            # Of walkers on several ranks, rank 0 has the hills.
+            ranks = [folder.parent / "rank-0"] if folder.name.startswith("rank-") else []
             places = [
                 place / name
-                for place in (path.parent, folder)
+                for place in (path.parent, folder, *ranks)
                 for name in ("HILLS", f"HILLS.{metadynamics[0]}")
             ]
             found = [place for place in places if place.is_file()]

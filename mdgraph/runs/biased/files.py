@@ -127,10 +127,12 @@ def _steps(table: PlumedTable, simulation: Simulation) -> NDArray[np.int64]:
 
 
 def hills_paths(run: Run, biases: AppliedBiases) -> dict[str, list[Path]]:
-    """Files of hills by bias: one for each system, or one of all walkers."""
+    """Files of hills by bias: one for each system, or one of all walkers, which rank 0 writes."""
     known = biases.metadynamics()
     paths = {}
     for name, bias in known.items():
+        if bias.apart and run.ranks.rank:
+            continue
         parts = [run.folder] if bias.shared else run.parts
         paths[name] = [part.hills(name if len(known) > 1 else "") for part in parts]
     return paths
@@ -192,7 +194,7 @@ class HillsFile:
         biases = simulation.calculation.biases
         assert biases is not None
         bias, step = _bias(biases, name), simulation.step
-        walkers = len(bias.energy) if bias.shared else 1
+        walkers = bias.records.shape[1] if bias.shared else 1
         for path in paths:
             steps = _steps(read_plumed(path), simulation)
             steps = steps[steps <= step]
@@ -207,7 +209,9 @@ class HillsFile:
 
     def record(self, snapshot: HostSnapshot) -> None:
         """See Recorder."""
-        self._write(snapshot.hills[self._name].numpy(), snapshot.step)
+        # Where ranks share them, those of this step come after the snapshot.
+        done = snapshot.step - self._bias.apart
+        self._write(snapshot.hills[self._name].numpy(), done)
 
     def sync(self) -> None:
         """Writes the hills of all steps done, and waits until they would survive a loss of power.

@@ -1,31 +1,23 @@
-"""Replica exchange, its record, and replicas on one or several ranks."""
+"""Exchanges of temperatures and umbrellas between replicas, and their record."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from mdgraph.biases import Bias, CollectiveVariable
-from mdgraph.biases.applied import check_variables, hold_systems
-from mdgraph.biases.bias import check_names, spring_energies
-from mdgraph.devices import ProcessRank
+from mdgraph.biases.bias import spring_energies
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.random import EXCHANGE, uniforms
-from mdgraph.engine.restraints import PositionRestraints, Springs
-from mdgraph.engine.schedules import Schedule, checked_steps
-from mdgraph.engine.simulation import Simulation, in_bath
-from mdgraph.engine.velocities import Conserved, draw_velocities_
-from mdgraph.errors import InputError, name_some, printable
+from mdgraph.engine.replicas.ranks import ALONE, Ranks, RanksReporter
+from mdgraph.engine.schedules import checked_steps
+from mdgraph.engine.simulation import Simulation
+from mdgraph.errors import InputError, printable
 from mdgraph.io.log import read_log
-from mdgraph.selection import select_in_all
 from mdgraph.state import State
-from mdgraph.system import System
 from mdgraph.units import BOLTZMANN
 
 if TYPE_CHECKING:
@@ -113,204 +105,7 @@ class ExchangeRecord:
         ]
 
 
-class Ranks(ProcessRank):
-    """The rank of this process in a job whose ranks share the replicas."""
-
-    @classmethod
-    def join(cls, timeout: float = 1800.0) -> "Ranks":
-        """Joins the job that torchrun's environment variables name; one rank without them.
-
-        Ranks exchange a few numbers a replica, from which the host decides. They use gloo, also
-        on GPUs, because it notices at once that a rank died.
-
-        Args:
-            timeout: s, how long to wait for another rank.
-
-        Raises:
-            InputError: see `ProcessRank.joined`.
-        """
-        return cls.joined("gloo", timeout)
-
-    def shares(self, replicas: int) -> list[range]:
-        """Divides the replicas over the ranks, in order and as evenly as possible.
-
-        Raises:
-            InputError: there are fewer replicas than ranks.
-        """
-        if replicas < self.count:
-            raise InputError(
-                f"There are {replicas} replicas for {self.count} ranks; start no more ranks "
-                "than there are replicas."
-            )
-        ends = [replicas * rank // self.count for rank in range(self.count + 1)]
-        return [range(*pair) for pair in pairwise(ends)]
-
-    def share(self, replicas: int) -> range:
-        """Replicas of this rank; raises InputError as `shares` does."""
-        return self.shares(replicas)[self.rank]
-
-    def numbers(self, number: int) -> list[int]:
-        """Gathers a number from each rank; blocks until all ranks have called it.
-
-        Args:
-            number: of this rank.
-
-        Raises:
-            LostRankError: a rank is gone.
-        """
-        numbers: list[int] = self.gather(torch.tensor([[number]]), [1] * self.count)[0].tolist()
-        return numbers
-
-    def gather(self, own: Tensor, counts: Sequence[int]) -> Tensor:
-        """Concatenates the columns of all ranks; blocks until all ranks have called it.
-
-        Args:
-            own: (M, S) on the host, a column for each replica of this rank.
-            counts: number of replicas S of each rank.
-
-        Returns:
-            (M, R) on the host, in the order of ranks.
-
-        Raises:
-            LostRankError: another rank ended.
-        """
-        if self.count == 1:
-            return own
-        from torch import distributed
-
-        on_gpu = distributed.get_backend() == "nccl"
-        device = torch.device("cuda", self.local) if on_gpu else own.device
-        padded = own.new_zeros(len(own), max(counts), device=device)
-        padded[:, : own.shape[1]] = own
-        parts = [torch.empty_like(padded) for _ in counts]
-        with self.naming_lost(
-            "; the last checkpoints of all are whole, so start them again from there."
-        ):
-            distributed.all_gather(parts, padded)
-        return torch.cat(
-            [part[:, :count].cpu() for part, count in zip(parts, counts, strict=True)], dim=1
-        )
-
-
-ALONE: Final = Ranks()
-"""A single process with all replicas."""
-
-
-def replica_simulation(
-    systems: Sequence[System],
-    potential: Any,
-    integrator: Integrator,
-    ranks: Ranks = ALONE,
-    *,
-    seed: int = 0,
-    temperature: float | Sequence[float] | None = None,
-    exact_temperature: bool = False,
-    fixed: Sequence[int] | str = (),
-    restraints: PositionRestraints | None = None,
-    variables: Mapping[str, CollectiveVariable] | None = None,
-    biases: Sequence[Bias] = (),
-    **options: Any,
-) -> Simulation:
-    """Makes the simulation of this rank's replicas, with random numbers as in a single process.
-
-    Args:
-        systems: all replicas, equal or different.
-        potential: see Simulation.
-        integrator: of all replicas; a parameter is one number, or one for each replica.
-        ranks: the ranks that share the replicas.
-        seed: key of all random numbers.
-        temperature: K, of initial velocities; default: that of the bath.
-        exact_temperature: scale initial velocities to exactly that temperature.
-        fixed: see Simulation; indices count the atoms of all replicas.
-        restraints: see Simulation; indices count the atoms of all replicas.
-        variables: see Simulation; indices count the atoms of each replica.
-        biases: see Simulation; rows of numbers are those of all replicas.
-        options: see Simulation.
-
-    Raises:
-        InputError: see Simulation; or fewer replicas than ranks.
-    """
-    share = ranks.share(len(systems))
-    begins = [0, *accumulate(map(len, systems))]
-    atoms = range(begins[share.start], begins[share.stop])
-    if isinstance(fixed, str):
-        fixed = select_in_all(fixed, systems)
-    if restraints is not None:
-        restraints = restraints.applied_to(systems)
-    fixed, restraints = _within(atoms, begins[-1], fixed, restraints)
-    local_integrator = copy(integrator)
-    local_integrator.parameters = {
-        name: _part(schedule, share) for name, schedule in integrator.parameters.items()
-    }
-    if temperature is None:
-        bath = local_integrator.parameters.get("temperature")
-        kelvin: float | Sequence[float] = bath.start if bath else 0.0
-    else:
-        kelvin = _part(Schedule("temperature", temperature), share).start
-    own = [systems[number] for number in share]
-    # Velocities are drawn on the host, so they do not depend on the number of ranks.
-    state = State(own, "cpu", torch.float64, seed)
-    state.replica += share.start
-    state.fix_(fixed)
-    steady = local_integrator.conserves_momentum
-    springs = [False] * len(own)
-    if restraints is not None:
-        springs = Springs(restraints, state).restrained(state)
-    held = [False] * len(own)
-    if variables is not None or len(biases):
-        variables = {} if variables is None else variables
-        check_variables(variables)
-        check_names(biases, variables)
-        biases = [bias.of_systems(share, len(systems)) for bias in in_bath(biases, integrator)]
-        held = hold_systems(variables, biases, own)
-    has_spring = [spring or hold for spring, hold in zip(springs, held, strict=True)]
-    conserved = Conserved(steady or options.get("remove_momentum", 0) > 0, steady, has_spring)
-    keep = [system.velocities is not None for system in own]
-    draw_velocities_(state, kelvin, exact_temperature, conserved, keep)
-    velocities = state.velocities.split(state.grouping.sizes)
-    own = [system.replace(velocities=v.numpy()) for system, v in zip(own, velocities, strict=True)]
-    simulation = Simulation(
-        own,
-        potential,
-        local_integrator,
-        seed=seed,
-        fixed=fixed,
-        restraints=restraints,
-        variables=variables,
-        biases=biases,
-        **options,
-    )
-    if share.start:
-        simulation.state.replica += share.start
-        simulation.integrator.allocate(simulation.state)
-    return simulation
-
-
-def _within(
-    atoms: range, count: int, fixed: Sequence[int], restraints: PositionRestraints | None
-) -> tuple[list[int], PositionRestraints | None]:
-    """Fixed atoms and restraints of one rank; raises InputError for an atom that does not exist."""
-    indices = [*fixed, *([] if restraints is None else restraints.indices)]
-    wrong = [atom for atom in indices if not 0 <= atom < count]
-    if wrong:
-        raise InputError(
-            f"There are no atoms {name_some(wrong)} to fix or restrain; all replicas together "
-            f"have the atoms from 0 to {count - 1}."
-        )
-    own = [atom - atoms.start for atom in fixed if atom in atoms]
-    return own, None if restraints is None else restraints.within(atoms)
-
-
-def _part(schedule: Schedule, share: range) -> Schedule:
-    """The schedule of one rank's replicas."""
-    part = copy(schedule)
-    for name in ("start", "end"):
-        numbers = getattr(schedule, name)
-        setattr(part, name, numbers if len(numbers) == 1 else numbers[share.start : share.stop])
-    return part
-
-
-class StateExchange:
+class StateExchange(RanksReporter):
     """Base of exchanges between replicas; must be the first reporter of a simulation.
 
     Every `interval` steps, replicas in neighboring states of the ladder, the pairs (0, 1),
@@ -350,8 +145,8 @@ class StateExchange:
                 along the run, or an interval below 1.
             LostRankError: see Ranks.gather.
         """
-        self.interval = checked_steps(interval, 1, "The interval of exchanges")
-        self._simulation, self._ranks, self._log = simulation, ranks, log
+        interval = checked_steps(interval, 1, "The interval of exchanges")
+        self._simulation, self._log = simulation, log
         bath = _bath_temperatures(simulation.integrator)
         systems = simulation.state.grouping.systems
         if len(bath) not in (1, systems):
@@ -368,11 +163,8 @@ class StateExchange:
                 "Exchanges are between replicas that know the same energy, and weights of terms "
                 "change it along the run; give weights that rest, or leave the exchange out."
             )
-        self.leaving = self._stop_reason = 0
+        super().__init__(interval, systems, ranks)
         own = torch.tensor(bath, dtype=torch.float64).expand(systems)
-        counts = ranks.gather(torch.tensor([[systems]]), [1] * ranks.count)[0]
-        self._counts: list[int] = counts.tolist()
-        self._first = sum(self._counts[: ranks.rank])
         self._baths = ranks.gather(own[None], self._counts)[0]
 
     def _begin(self) -> None:
@@ -380,15 +172,6 @@ class StateExchange:
         self.states = self._gather()[1]
         self.record = ExchangeRecord(len(self.states), self.interval)
         self.record.begin(self.states.tolist())
-
-    def stop(self, reason: int = 1) -> None:
-        """Stops the runs of all ranks at the next exchange; safe in a signal handler.
-
-        Args:
-            reason: a number above 0, which `leaving` then has on every rank.
-        """
-        # `report` tells the other ranks, so all stop after the same exchange.
-        self._stop_reason = reason
 
     def report(self, simulation: Simulation) -> None:
         """One round of exchanges; syncs and blocks until all ranks are here.
@@ -415,15 +198,8 @@ class StateExchange:
 
     def _gather(self) -> tuple[Tensor, Tensor, int]:
         """Columns and states of all replicas, and the reason to stop of any rank, else 0."""
-        own = self._own_columns()
-        reason = torch.full_like(own[:1], float(self._stop_reason))
-        columns = self._ranks.gather(torch.cat([own, reason]), self._counts)
-        return columns[:-1], self._states_of(columns[:-1]), int(columns[-1].max())
-
-    @property
-    def _own(self) -> slice:
-        """The replicas of this rank among all."""
-        return slice(self._first, self._first + self._counts[self._ranks.rank])
+        columns, reason = self._meet(self._own_columns())
+        return columns, self._states_of(columns), reason
 
     def _own_columns(self) -> Tensor:
         """What decisions need of this rank's replicas, (M, S) float64 on the host; syncs."""

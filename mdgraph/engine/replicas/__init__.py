@@ -1,0 +1,33 @@
+"""Replicas: their simulation, exchanges between them, and ranks that share them."""
+
+from mdgraph.engine.replicas.exchange import (
+    ExchangeRecord,
+    ReplicaExchange,
+    StateExchange,
+    UmbrellaExchange,
+    attempted_pairs,
+    exchange_states,
+    swapped,
+    temperature_gains,
+    umbrella_gains,
+)
+from mdgraph.engine.replicas.ranks import ALONE, Ranks, RanksReporter
+from mdgraph.engine.replicas.simulation import replica_simulation
+from mdgraph.engine.replicas.walkers import SharedHills
+
+__all__ = [
+    "ALONE",
+    "ExchangeRecord",
+    "Ranks",
+    "RanksReporter",
+    "ReplicaExchange",
+    "SharedHills",
+    "StateExchange",
+    "UmbrellaExchange",
+    "attempted_pairs",
+    "exchange_states",
+    "replica_simulation",
+    "swapped",
+    "temperature_gains",
+    "umbrella_gains",
+]

@@ -1,0 +1,149 @@
+"""Ranks that share the replicas of a run, and what they all do together."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mdgraph.devices import ProcessRank
+from mdgraph.errors import InputError
+
+
+class Ranks(ProcessRank):
+    """The rank of this process in a job whose ranks share the replicas."""
+
+    @classmethod
+    def join(cls, timeout: float = 1800.0) -> "Ranks":
+        """Joins the job that torchrun's environment variables name; one rank without them.
+
+        Ranks exchange a few numbers a replica, from which the host decides. They use gloo, also
+        on GPUs, because it notices at once that a rank died.
+
+        Args:
+            timeout: s, how long to wait for another rank.
+
+        Raises:
+            InputError: see `ProcessRank.joined`.
+        """
+        return cls.joined("gloo", timeout)
+
+    def shares(self, replicas: int) -> list[range]:
+        """Divides the replicas over the ranks, in order and as evenly as possible.
+
+        Raises:
+            InputError: there are fewer replicas than ranks.
+        """
+        if replicas < self.count:
+            raise InputError(
+                f"There are {replicas} replicas for {self.count} ranks; start no more ranks "
+                "than there are replicas."
+            )
+        ends = [replicas * rank // self.count for rank in range(self.count + 1)]
+        return [range(*pair) for pair in pairwise(ends)]
+
+    def share(self, replicas: int) -> range:
+        """Replicas of this rank; raises InputError as `shares` does."""
+        return self.shares(replicas)[self.rank]
+
+    def numbers(self, number: int) -> list[int]:
+        """Gathers a number from each rank; blocks until all ranks have called it.
+
+        Args:
+            number: of this rank.
+
+        Raises:
+            LostRankError: a rank is gone.
+        """
+        numbers: list[int] = self.gather(torch.tensor([[number]]), [1] * self.count)[0].tolist()
+        return numbers
+
+    def gather(self, own: Tensor, counts: Sequence[int]) -> Tensor:
+        """Concatenates the columns of all ranks; blocks until all ranks have called it.
+
+        Args:
+            own: (M, S) on the host, a column for each replica of this rank.
+            counts: number of replicas S of each rank.
+
+        Returns:
+            (M, R) on the host, in the order of ranks.
+
+        Raises:
+            LostRankError: another rank ended.
+        """
+        if self.count == 1:
+            return own
+        from torch import distributed
+
+        on_gpu = distributed.get_backend() == "nccl"
+        device = torch.device("cuda", self.local) if on_gpu else own.device
+        padded = own.new_zeros(len(own), max(counts), device=device)
+        padded[:, : own.shape[1]] = own
+        parts = [torch.empty_like(padded) for _ in counts]
+        with self.naming_lost(
+            "; the last checkpoints of all are whole, so start them again from there."
+        ):
+            distributed.all_gather(parts, padded)
+        return torch.cat(
+            [part[:, :count].cpu() for part, count in zip(parts, counts, strict=True)], dim=1
+        )
+
+
+ALONE: Final = Ranks()
+"""A single process with all replicas."""
+
+
+class RanksReporter:
+    """Base of reporters at which all ranks meet, so that they can stop together.
+
+    Attributes:
+        interval: steps from one meeting to the next.
+        leaving: reason why all ranks stop, see `stop`; 0 until all ranks know it.
+    """
+
+    def __init__(self, interval: int, systems: int, ranks: Ranks) -> None:
+        """Counts the replicas; blocks until all ranks are here.
+
+        Args:
+            interval: steps.
+            systems: replicas of this rank.
+            ranks: the ranks that share the replicas.
+
+        Raises:
+            LostRankError: see Ranks.gather.
+        """
+        self.interval = interval
+        self.leaving = self._stop_reason = 0
+        self._ranks, self._counts = ranks, ranks.numbers(systems)
+        self._first = sum(self._counts[: ranks.rank])
+
+    def stop(self, reason: int = 1) -> None:
+        """Stops the runs of all ranks at the next meeting; safe in a signal handler.
+
+        Args:
+            reason: a number above 0, which `leaving` then has on every rank.
+        """
+        # The meeting tells the other ranks, so all stop after the same one.
+        self._stop_reason = reason
+
+    def _meet(self, own: Tensor) -> tuple[Tensor, int]:
+        """Gathers columns of all replicas, and the reason to stop of any rank, else 0.
+
+        Args:
+            own: (M, S) float64 on the host, of this rank's replicas.
+
+        Returns:
+            (M, R) on the host, and the reason.
+
+        Raises:
+            LostRankError: see Ranks.gather.
+        """
+        reason = torch.full_like(own[:1], float(self._stop_reason))
+        columns = self._ranks.gather(torch.cat([own, reason]), self._counts)
+        return columns[:-1], int(columns[-1].max())
+
+    @property
+    def _own(self) -> slice:
+        """The replicas of this rank among all."""
+        return slice(self._first, self._first + self._counts[self._ranks.rank])
