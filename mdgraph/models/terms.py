@@ -29,6 +29,13 @@ EVERY_ELEMENT: Final = tuple(range(1, len(SYMBOLS)))
 """Species of terms that know every element."""
 
 
+def is_term(text: str) -> bool:
+    """Whether a text begins with a word for a term, as `zbl@1.5` does; it may still be wrong."""
+    match = _TEXT.fullmatch(text.strip())
+    entry = ARCHITECTURES.get(match["word"]) if match else None
+    return entry is not None and entry.parse is not None
+
+
 def term(text: str) -> tuple[PotentialModule, Weight]:
     """The potential and the weight that a text names, or the two weights of a ramp.
 

@@ -5,6 +5,7 @@ the training writes is the sum of baselines and network. The idea is that of DOI
 10.1021/acs.jctc.5b00099, with one potential as the cheap level and labels as the dear one.
 """
 
+import hashlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from mdgraph.fused.evaluator import chosen_evaluator
 from mdgraph.fused.verification import self_check
 from mdgraph.memory import memory_failures
 from mdgraph.models import PotentialModule, SumPotential
+from mdgraph.models.terms import is_term, term
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import precision_named
 from mdgraph.state import State
@@ -79,20 +81,31 @@ class Baseline:
         )
 
 
-def read_baseline(paths: tuple[str, ...]) -> Baseline:
-    """Loads potentials of any kind.
+def read_baseline(names: tuple[str, ...]) -> Baseline:
+    """Loads potentials of any kind, and makes terms.
+
+    Args:
+        names: paths or names of potentials, or texts of terms such as `d3bj:pbe`.
 
     Raises:
         FileError, CheckpointError: see `load`.
+        InputError: a term is wrong, or its weight changes along a run.
     """
-    paths = tuple(map(pinned, paths))
-    parts = [load(path) for path in paths]
-    hashes = [potential_sha256(path) for path in paths]
-    named = [
-        part if part.config.name else _renamed(part, Path(path).stem)
-        for part, path in zip(parts, paths, strict=True)
-    ]
-    return Baseline(SumPotential.of([(part, 1.0) for part in named], sha256=hashes))
+    parts: list[tuple[PotentialModule, float]] = []
+    hashes = []
+    for name in names:
+        if is_term(name) and not Path(name).exists():
+            part, weight = term(name)
+            if isinstance(weight, tuple):
+                raise InputError(f"baseline: the weight of '{name}' changes; give one number.")
+            parts.append((part, weight))
+            hashes.append(hashlib.sha256(part.config.model_dump_json().encode()).hexdigest())
+        else:
+            path = pinned(name)
+            part = load(path)
+            parts.append((part if part.config.name else _renamed(part, Path(path).stem), 1.0))
+            hashes.append(potential_sha256(path))
+    return Baseline(SumPotential.of(parts, sha256=hashes))
 
 
 def separated(whole: SumPotential, name: str) -> tuple[PotentialModule, Baseline]:
@@ -208,7 +221,7 @@ def check_frames(dataset: Dataset, baseline: Baseline) -> None:
                 f"baseline: {name} does not know {name_some([SYMBOLS[n] for n in missing])}, which "
                 "the data hold; choose a baseline for all elements, or leave those frames out."
             )
-        if len(charged) and not part.uses_charge:
+        if len(charged) and not part.uses_charge and not is_term(part.config.architecture):
             raise InputError(
                 f"baseline: {name} knows no charges, and {len(charged)} frames have one (frames "
                 f"{name_some(charged.tolist())}); choose a baseline that does, or leave them out."

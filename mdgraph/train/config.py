@@ -204,7 +204,8 @@ class TrainConfig(Part):
 
     baseline: Annotated[tuple[str, ...], Field(max_length=8), Names] = ()
     """Potentials whose energies, forces and stresses are taken off the labels: the network learns
-    what is left, and the sum is what is written. Anything that `mdgraph inspect` reads."""
+    what is left, and the sum is what is written. Anything that `mdgraph inspect` reads, and
+    terms such as `d3bj:pbe` or `zbl@1.5`."""
     potential: NetworkConfig = NetworkConfig()
     """The network, unless start_from names one."""
     start_from: str | None = None

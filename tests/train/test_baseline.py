@@ -18,7 +18,8 @@ from mdgraph.checkpoints.loading import potential_sha256
 from mdgraph.data import LabelledFrame, open_dataset
 from mdgraph.engine import Calculation
 from mdgraph.errors import InputError
-from mdgraph.models import SumPotential
+from mdgraph.models import SumPotential, with_terms
+from mdgraph.models.terms import term
 from mdgraph.runs.training import read_training
 from mdgraph.system import System
 from mdgraph.train.baseline import DIFFERENCE_FILE
@@ -188,6 +189,39 @@ def test_several_baselines_are_added(configuration: Path, baseline: Path, tmp_pa
         first = whole._prepared.dataset.frame(number).forces
         second = halves._prepared.dataset.frame(number).forces
         np.testing.assert_allclose(first, second, atol=1e-5)
+
+
+def test_terms_are_baselines(tmp_path: Path) -> None:
+    frames = [replace(frame, charge=1.0) for frame in FRAMES]
+    configuration = prepare(tmp_path, frames, baseline=("0.5*zbl@1.5", "d3bj:pbe@6"), steps=4)
+    training = Training(settings(configuration), resume=False, quiet=True)
+    alone = SumPotential.of([(term("zbl@1.5")[0], 0.5), term("d3bj:pbe@6")])
+    for number in (0, 13):
+        labels = training._prepared.labels.frame(number)
+        left = training._prepared.dataset.frame(number)
+        taken = evaluated(alone, labels).state.forces.numpy()
+        np.testing.assert_allclose(left.forces, labels.forces - taken, atol=1e-6)
+    train(settings(configuration, out=str(tmp_path / "trained")), quiet=True)
+    whole = load(tmp_path / "trained")
+    assert whole.term_names()[:2] == ["zbl@1.5", "d3bj:pbe@6"]
+    with pytest.raises(InputError, match="has a dispersion already"):
+        with_terms(whole, "d3bj:pbe")
+
+
+@pytest.mark.parametrize(
+    ("baseline", "message"),
+    [
+        ("d3bj:no-such", "no-such"),
+        ("0:1*zbl@1.5", "the weight of '0:1*zbl@1.5' changes; give one number"),
+    ],
+)
+def test_terms_that_cannot_be_baselines_are_refused(
+    tmp_path: Path, baseline: str, message: str, mdgraph_command: Callable[..., Any]
+) -> None:
+    done = mdgraph_command("train", prepare(tmp_path, FRAMES, baseline=baseline))
+    assert done.status == 1, done.err
+    assert message in done.err.replace("\n", " ")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
