@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import copy
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -21,9 +21,6 @@ from mdgraph.errors import InputError, name_some
 from mdgraph.selection import select_in_all
 from mdgraph.state import State
 from mdgraph.system import System
-
-if TYPE_CHECKING:
-    pass
 
 
 def replica_simulation(
