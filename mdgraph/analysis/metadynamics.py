@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -80,6 +80,18 @@ class HillSum:
         periodic variables. DOI 10.1073/pnas.202427399, 10.1103/PhysRevLett.100.020603.
         """
         return -self._sum(_Points.of(points), slice(0, len(self.heights)))
+
+    def mean_from(self, time: float) -> "HillSum":
+        """Hills whose sum is the mean of the sums of these from a time (ps) on to the last hill.
+
+        Hills that keep their height let the sum fluctuate for ever, by as much as they are high;
+        its mean converges. DOI 10.1103/PhysRevE.81.055701.
+        """
+        length = float(self.times[-1]) - time
+        if length <= 0.0:
+            return self
+        shares = np.minimum((self.times[-1] - self.times) / length, 1.0)
+        return replace(self, heights=self.heights * shares)
 
     def _sum(self, points: "_Points", part: slice) -> NDArray[np.float64]:
         """The sum of some of the hills at points, (n,) kJ/mol."""

@@ -1,7 +1,8 @@
 """Triton kernels for what most biased runs have: one spring or grid, on variables of points.
 
-One program a system finds the variables, the energy and slopes of the bias, and adds forces, energy
-and virial; a second kernel adds hills. Arithmetic is float64. Whatever else there may be (several
+The programs of a system find its variables and the energy and slopes of the bias; the first adds
+forces, energy and virial, and each its share of the energies of atoms. A second kernel adds hills.
+Arithmetic is float64. Whatever else there may be (several
 biases, variables of whole groups, volume or energy, cells periodic along one or two directions,
 states in float32) is left to the tensors of `tables` and `bias`, which these kernels agree with.
 """

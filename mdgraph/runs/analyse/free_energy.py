@@ -69,6 +69,9 @@ _WARMER: Final = 0.1
 _SIGMAS: Final = 3.0
 """Errors by which the temperature or the start of a run differ."""
 
+_AVERAGED: Final = 0.5
+"""Share of the time over which sums of hills that keep their height are averaged."""
+
 _METADYNAMICS_START: Final = 0.1
 """Share of a run of metadynamics that is left out of its weights, while the first hills fall."""
 
@@ -572,7 +575,7 @@ def _points(hills: HillSum) -> NDArray[np.float64]:
 def _hill_profile(
     runs: BiasedRuns, along: tuple[str, ...], options: FreeEnergyOptions
 ) -> ProfileResult:
-    """Minus the sum of hills.
+    """Minus the sum of hills; of hills that keep their height, its mean over the last half.
 
     Where there is a COLVAR, errors are those of its reweighted samples and the difference of the
     two profiles.
@@ -601,8 +604,10 @@ def _hill_profile(
         for hills in runs.hills:
             length = hills.times[-1] - hills.times[0]
             end = hills.times[0] + share * length + 1e-9 * max(abs(length), 1.0)
-            energies = hills.before(end).free_energy(points)
-            parts.append(normalised(energies, grid, kt))
+            known = hills.before(end)
+            if hills.bias_factor <= 1.0:
+                known = known.mean_from(hills.times[0] + (1.0 - _AVERAGED) * share * length)
+            parts.append(normalised(known.free_energy(points), grid, kt))
         return normalised(np.mean(parts, axis=0), grid, kt)
 
     profile = FreeEnergyProfile(
