@@ -2,6 +2,7 @@
 
     python benchmarks/metadynamics.py walkers [--walkers 1 64] [--repeats 5] [--device cuda]
     python benchmarks/metadynamics.py openmm [--repeats 3] [--molecule] [--quick]
+    python benchmarks/metadynamics.py exact [--repeats 3] [--device cuda]
 
 `walkers`: a particle in a double well of 5 kT, whose free energy is known. Runs go on until the
 RMS error of the sum of hills, where F is below 8 kT, is under the target and stays there in the
@@ -13,12 +14,19 @@ before.
 of equal numbers, both against the exact answer; all repeats of mdgraph are one batch. With
 `--molecule` both fill the torsion of ethanol, OpenMM through openmm-ml with the forces of mdgraph,
 and each is compared with the other.
+
+`exact`: 256 walkers in the double well, and in a valley of two variables that crosses a barrier of
+4 kT aslant. Both free energies are known, and compared where they are below 8 kT: with minus the
+sum of hills at the points of the grid, and with the samples of the steps of hills, reweighted and
+in bins as `mdgraph free-energy` does it. Shown is the RMS error of each repeat and, of samples,
+what their own error bars say.
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +35,15 @@ import torch
 from cases import Table, conditions, device_argument, print_heading, print_row, run_script
 from numpy.typing import NDArray
 
+from mdgraph.analysis.free_energies import (
+    ProfileGrid,
+    WeightedSeries,
+    profile_of_weights,
+    weighted_profile,
+)
+from mdgraph.analysis.metadynamics import HillSum, log_weights
 from mdgraph.biases import Dihedral, Metadynamics, Position
-from mdgraph.engine import LangevinMiddle, Simulation
+from mdgraph.engine import HostSnapshot, LangevinMiddle, Simulation
 from mdgraph.engine.dynamics import LONGEST
 from mdgraph.evaluators import Evaluator
 from mdgraph.io.structures import read_system
@@ -55,24 +70,27 @@ TABLE = Table(
         ("steps", "steps", ",.0f"),
         ("seconds", "seconds", ".2f"),
         ("RMS error kT", "error_kT", ".3f"),
+        ("its bars", "bars_kT", ".3f"),
     ),
     width=15,
 )
 
 
 class Wells(Evaluator):
-    """One particle a system, U = h (x^2 - 1)^2 + k/2 (y^2 + z^2)."""
+    """One particle a system, U = h (x^2 - 1)^2 + a/2 (y - b x)^2 + k/2 z^2."""
 
     cutoffs: tuple[float, ...] = ()
 
-    def __init__(self, barrier: float) -> None:
-        self._barrier = barrier
+    def __init__(self, barrier: float, stiffness: float = STIFFNESS, slant: float = 0.0) -> None:
+        self._barrier, self._stiffness, self._slant = barrier, stiffness, slant
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         x, y, z = state.positions.unbind(-1)
-        slope = 4.0 * self._barrier * x * (x**2 - 1.0)
-        state.forces.copy_(-torch.stack([slope, STIFFNESS * y, STIFFNESS * z], -1))
-        across = 0.5 * STIFFNESS * (y**2 + z**2)
+        beside = y - self._slant * x
+        pull = self._stiffness * beside
+        slope = 4.0 * self._barrier * x * (x**2 - 1.0) - self._slant * pull
+        state.forces.copy_(-torch.stack([slope, pull, STIFFNESS * z], -1))
+        across = 0.5 * (pull * beside + STIFFNESS * z**2)
         state.energies.copy_(self._barrier * (x**2 - 1.0) ** 2 + across)
         state.energy.copy_(state.grouping.sum(state.energies))
         state.virial.zero_()
@@ -251,6 +269,165 @@ def mdgraph_wells(options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+@dataclass(frozen=True)
+class Model:
+    """A potential of one variable or two, in kT.
+
+    Attributes:
+        barrier: of the double well along x.
+        stiffness: a of `Wells`, over A^2.
+        slant: b of `Wells`.
+        sigma: widths of the hills, A.
+        limits: of x and y on the grid, A.
+        height: of the first hills.
+        hills: of all walkers, unless their number is given.
+    """
+
+    barrier: float
+    stiffness: float
+    slant: float
+    sigma: tuple[float, ...]
+    limits: tuple[float, ...]
+    height: float
+    hills: int
+
+    def energy(self, *places: Array) -> Array:
+        """U in kT at x, or at x and y."""
+        along = self.barrier * (places[0] ** 2 - 1.0) ** 2
+        if len(places) == 1:
+            return along
+        return along + 0.5 * self.stiffness * (places[1] - self.slant * places[0]) ** 2
+
+
+MODELS = {
+    "double well": Model(5.0, STIFFNESS / KT, 0.0, (0.1,), (2.5,), 0.02, 500_000),
+    "valley": Model(4.0, 4.0, 0.5, (0.15, 0.2), (2.5, 4.5), 0.05, 1_500_000),
+}
+WALKERS = 256
+GAMMA = 8.0
+START = 0.1
+"""Share of the samples that is left out, as `mdgraph free-energy` does."""
+
+
+class Samples:
+    """Variables, and the bias in kT, of all walkers; a Recorder."""
+
+    def __init__(self, interval: int) -> None:
+        self.interval = interval
+        self.rows: list[Array] = []
+
+    def record(self, snapshot: HostSnapshot) -> None:
+        """See Recorder."""
+        columns = snapshot.observables.biases.values()
+        self.rows.append(np.stack([column.numpy() for column in columns], 1))
+
+
+def exact_rows(options: argparse.Namespace, name: str, seed: int) -> list[dict[str, Any]]:
+    """Errors of the sum of hills and of reweighted samples of a run of walkers."""
+    model = MODELS[name]
+    names = ("x", "y")[: len(model.sigma)]
+    bias = Metadynamics(
+        names,
+        sigma=model.sigma,
+        height=model.height * KT,
+        every=options.every,
+        minimum=[-limit for limit in model.limits],
+        maximum=model.limits,
+        bias_factor=GAMMA,
+        shared=True,
+    )
+    sides = [(-1.0) ** number for number in range(WALKERS)]
+    simulation = Simulation(
+        [System(numbers=[18], positions=[[x, model.slant * x, 0]], masses=[1.0]) for x in sides],
+        Wells(model.barrier * KT, model.stiffness * KT, model.slant),
+        LangevinMiddle(5.0, KELVIN, friction=5.0),
+        device=options.device,
+        check=False,
+        seed=seed,
+        variables={one: Position(0, one) for one in names},
+        biases=[bias],
+    )
+    samples = Samples(options.every)
+    simulation.recorders.append(samples)
+    begin = time.perf_counter()
+    simulation.run((options.hills or model.hills) // WALKERS * options.every)
+    seconds = time.perf_counter() - begin
+    biases = simulation.calculation.biases
+    assert biases is not None
+    hills = biases.metadynamics()["metadynamics"]
+    mesh = np.meshgrid(*map(hills.grid.axis, range(len(names))), indexing="ij")
+    summed = rms_error(-hills.factor * hills.potential()[0] / KT, model.energy(*mesh))
+    reweighted, bars = reweighted_error(model, names, np.stack(samples.rows), hills.factor)
+    common = {
+        "walkers": name,
+        "seed": str(seed),
+        "hills": WALKERS * (simulation.step // options.every),
+        "steps": simulation.step,
+        "seconds": seconds,
+    }
+    return [
+        {"who": "sum of hills", **common, "error_kT": summed},
+        {"who": "reweighted", **common, "error_kT": reweighted, "bars_kT": bars},
+    ]
+
+
+def reweighted_error(
+    model: Model, names: tuple[str, ...], rows: Array, factor: float
+) -> tuple[float, float]:
+    """RMS error of the profile of samples in kT, and the RMS of its error bars.
+
+    Args:
+        model: that they are of.
+        names: of the variables.
+        rows: (T, W, n + 1), variables and bias (eV) at the steps of hills, before these.
+        factor: of the heights.
+    """
+    values, bias = rows[..., :-1], rows[..., -1] / KT
+    times = np.arange(1.0, len(rows) + 1.0)
+    centers = values.reshape(-1, len(names))
+    heights = factor * model.height * np.exp(-bias / (GAMMA - 1.0)).ravel()
+    hills = HillSum(
+        names,
+        (None,) * len(names),
+        np.repeat(times + 0.5, WALKERS),
+        centers,
+        np.broadcast_to(np.array(model.sigma), centers.shape),
+        heights,
+        GAMMA,
+    )
+    count = 200 if len(names) == 1 else 60
+    axes = [
+        np.linspace(column.min() - width, column.max() + width, count)
+        for column, width in zip(centers.T, model.sigma, strict=True)
+    ]
+    points = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], 1)
+    offsets = hills.offsets(points, 1.0)
+    first = int(START * len(rows))
+    series = [
+        WeightedSeries(
+            values[first:, walker],
+            log_weights(offsets, bias[first:, walker], times[first:], 1.0),
+            values[first:, walker],
+        )
+        for walker in range(WALKERS)
+    ]
+    edges = (np.linspace(-1.6, 1.6, 65), np.linspace(-2.5, 2.5, 51))[: len(names)]
+    grid = ProfileGrid(names, edges, (None,) * len(names))
+    profile = weighted_profile(series, grid, 1.0, resamples=30)
+    inner = [
+        (ends[:-1, None] + (ends[1] - ends[0]) * (np.arange(20) + 0.5) / 20).ravel()
+        for ends in edges
+    ]
+    density = np.exp(-model.energy(*np.meshgrid(*inner, indexing="ij")))
+    for axis, bins in enumerate(grid.shape):
+        shape = (*density.shape[:axis], bins, 20, *density.shape[axis + 1 :])
+        density = density.reshape(shape).sum(axis + 1)
+    exact = profile_of_weights(density.ravel(), grid, 1.0)
+    low = exact - exact.min() < HIGHEST
+    bars = float(np.sqrt(np.mean(profile.error()[low] ** 2)))
+    return rms_error(profile.values, exact), bars
+
+
 def _row(who: str, options: argparse.Namespace, error: float, seconds: float) -> dict[str, Any]:
     steps = options.hills * options.every
     return {"who": who, "walkers": "1", "seed": str(options.seed), "hills": options.hills,
@@ -306,13 +483,22 @@ def compare_molecules(options: argparse.Namespace) -> dict[str, Any]:
     return _row("difference", options, difference, own + seconds)
 
 
+def show_means(rows: Sequence[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Prints the mean of the errors of repeats and its standard error."""
+    for who in dict.fromkeys(row["who"] for row in rows):
+        errors = np.array([row["error_kT"] for row in rows if row["who"] == who])
+        if not options.json and len(errors) > 1:
+            error = errors.std(ddof=1) / len(errors) ** 0.5
+            print(f"{who}: {errors.mean():.3f} +- {error:.3f} kT")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["walkers", "openmm"])
+    parser.add_argument("what", choices=["walkers", "openmm", "exact"])
     parser.add_argument("--walkers", type=int, nargs="+", default=[1, 64])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--hills", type=int, default=200_000, help="most hills of all walkers")
-    parser.add_argument("--every", type=int, default=25, help="steps between hills of a walker")
+    parser.add_argument("--hills", type=int, help="most hills of all walkers")
+    parser.add_argument("--every", type=int, help="steps between hills of a walker")
     parser.add_argument("--height", type=float, default=0.02, help="kT, of the first hills")
     parser.add_argument("--barrier", type=float, default=5.0, help="kT, of the double well")
     parser.add_argument("--target", type=float, default=0.2, help="kT, RMS error to reach")
@@ -324,6 +510,11 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.hills, options.repeats, options.every = 40, 1, 5
+        if options.what == "exact":
+            options.hills *= WALKERS
+    exact = options.what == "exact"
+    options.every = options.every or (10 if exact else 25)
+    options.hills = options.hills or (None if exact else 200_000)
     common = conditions(options.device, "mixed")
     print_heading(TABLE, common, options.json)
 
@@ -333,17 +524,22 @@ def main() -> None:
     if options.what == "walkers":
         compare_walkers(options, show)
         return
+    if exact:
+        rows = []
+        for name in MODELS:
+            for seed in range(options.repeats):
+                for row in exact_rows(options, name, seed):
+                    show(row)
+                    rows.append(row | {"who": f"{name}, {row['who']}"})
+        show_means(rows, options)
+        return
     rows = [] if options.molecule else mdgraph_wells(options)
     for seed in range(options.repeats):
         options.seed = seed
         rows.append((compare_molecules if options.molecule else openmm_well)(options))
     for row in rows:
         show(row)
-    for who in dict.fromkeys(row["who"] for row in rows):
-        errors = np.array([row["error_kT"] for row in rows if row["who"] == who])
-        if not options.json and len(errors) > 1:
-            error = errors.std(ddof=1) / len(errors) ** 0.5
-            print(f"{who}: {errors.mean():.3f} +- {error:.3f} kT")
+    show_means(rows, options)
 
 
 if __name__ == "__main__":

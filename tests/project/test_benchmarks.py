@@ -115,6 +115,10 @@ def test_metadynamics_of_both_programs_errs_alike(printed: Callable[..., str]) -
     rows = [line.split() for line in text.splitlines()[2:4]]
     assert [row[:2] for row in rows] == [["mdgraph", "1"], ["mdgraph", "4"]]
     assert "4 walkers take" in text
+    lines = printed("metadynamics", "exact", "--quick", "--json").splitlines()
+    summed, reweighted, *_ = map(json.loads, lines)
+    assert summed["error_kT"] < 0.3
+    assert reweighted["error_kT"] < min(0.3, 3.0 * reweighted["bars_kT"])
 
 
 def test_openmm_overhead_prints_a_table(run: Run) -> None:
