@@ -93,9 +93,9 @@ def exchange_numbers(folder: RunDirectory, interval: int) -> dict[str, Any]:
 def load_common_restart_(simulation: Simulation, folder: RunDirectory, ranks: Ranks) -> bool:
     """Loads the last restart file whose step all ranks have; blocks until all ranks are here.
 
-    The last restart file of this rank is loaded already. Ranks are never more than an exchange
-    apart, checkpoints are at least an exchange apart, and all ranks meet before the last one, so
-    all ranks have one of the last two steps in common.
+    The last restart file of this rank is loaded already. Ranks are never more than a meeting (an
+    exchange, or hills that they share) apart, checkpoints are at least as far apart, and all ranks
+    meet before the last one, so all ranks have one of the last two steps in common.
 
     Returns:
         Whether a later file exists, which the caller drops by `forget_last_restart`.

@@ -303,27 +303,33 @@ def unbiased(folder: Path, **options: Any) -> Path:
     return folder
 
 
-def test_hills_alone_and_few_effective_samples(mdgraph_command: Command, tmp_path: Path) -> None:
-    folder = metadynamics(tmp_path / "walkers", walkers=1)
-    hills, out = read_plumed(folder / "HILLS"), tmp_path / "out"
-    words = "free-energy", folder / "HILLS", "--temperature-K", 300, "--bins", 36, "--out", out
+@pytest.mark.parametrize("bias_factor", [10.0, 1.0])
+def test_hills_alone(mdgraph_command: Command, tmp_path: Path, bias_factor: float) -> None:
+    """Where they keep their height, the mean of their sums over the last half of the time."""
+    folder, out = metadynamics(tmp_path / "walkers", walkers=1), tmp_path / "out"
+    hills = read_plumed(folder / "HILLS")
+    rows = np.column_stack([hills.values[:, :-1], np.full(len(hills), bias_factor)])
+    with PlumedWriter.create(tmp_path / "HILLS", hills.fields, TURN, digits=17) as writer:
+        writer.append(rows)
+    words = "free-energy", tmp_path / "HILLS", "--temperature-K", 300, "--bins", 36, "--out", out
     done = mdgraph_command(*words)
     assert done.status == 0
     assert "rad: " in done.out
     columns = rows_of(out)
     change = columns["phi_rad"][:, None] - hills.column("phi")
     change -= 2.0 * math.pi * np.round(change / (2.0 * math.pi))
-    summed = -np.exp(-0.5 * (change / 0.25) ** 2) @ hills.column("height")
+    times, heights = hills.column("time"), hills.column("height")
+    if bias_factor == 1.0:
+        heights = heights * np.minimum((times[-1] - times) / (0.5 * (times[-1] - times[0])), 1.0)
+    summed = -np.exp(-0.5 * (change / 0.25) ** 2) @ heights
     np.testing.assert_allclose(columns["free_energy_kJ_per_mol"], summed - summed.min(), atol=1e-4)
     assert np.isnan(columns["error_kJ_per_mol"]).all()
-    (folder / "HILLS").unlink()
-    colvar(
-        tmp_path / "COLVAR",
-        np.linspace(0.1, 1.0, 400),
-        np.linspace(0, 90, 400),
-        fields=("d", "b.bias"),
-    )
-    words = "free-energy", tmp_path / "COLVAR", "--temperature-K", 300, "--out", out, "--overwrite"
+
+
+def test_few_effective_samples_are_said(mdgraph_command: Command, tmp_path: Path) -> None:
+    places = np.linspace(0.1, 1.0, 400), np.linspace(0, 90, 400)
+    colvar(tmp_path / "COLVAR", *places, fields=("d", "b.bias"))
+    words = "free-energy", tmp_path / "COLVAR", "--temperature-K", 300, "--out", tmp_path / "out"
     assert "effective samples, where 30 are few; run longer" in mdgraph_command(*words).err
 
 
