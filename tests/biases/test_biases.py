@@ -36,7 +36,7 @@ from mdgraph.engine import (
     minimize,
 )
 from mdgraph.engine.integrators import Integrator
-from mdgraph.engine.replicas import ReplicaExchange, replica_simulation
+from mdgraph.engine.replicas import ALONE, Ranks, ReplicaExchange, replica_simulation
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.evaluators import Evaluator
@@ -320,19 +320,29 @@ def test_a_restart_file_belongs_to_its_biases(tmp_path: Path) -> None:
             load_restart_(well(1, *others), tmp_path / "restart")
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_overflows_of_a_list_leave_the_same_bits(depth: int) -> None:
+class _Mirrored(Ranks):
+    """A rank of two, of which the other has the same numbers."""
+
+    def gather(self, own: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        return torch.cat([own, own], 1)
+
+
+@pytest.mark.parametrize(("depth", "ranks"), [(1, ALONE), (2, ALONE), (2, _Mirrored(0, 2))])
+def test_overflows_of_a_list_leave_the_same_bits(depth: int, ranks: Ranks) -> None:
     def crystal(chunk: int) -> Simulation:
-        return Simulation(
-            argon(1),
+        return replica_simulation(
+            [argon(1)] * ranks.count,
             LennardJones(0.0104, 3.4, 7.5),
             LangevinMiddle(4.0, 120.0),
+            ranks,
             device="cpu",
             skin=0.0,
             chunk=chunk,
             variables={"d": Distance([0, 1])},
             biases=[
-                Metadynamics("d", sigma=0.3, height=0.05, every=3, minimum=0.5, maximum=10.0),
+                Metadynamics(
+                    "d", sigma=0.3, height=0.05, every=3, minimum=0.5, maximum=10.0, shared=True
+                ),
                 MovingBias("d", steps=[0, 60], centres=[4.0, 3.0], stiffness=0.01),
             ],
         )
@@ -348,6 +358,7 @@ def test_overflows_of_a_list_leave_the_same_bits(depth: int) -> None:
         tight.run(min(7, 60 - tight.step))
         growths += rows.capacity > small
     assert growths > 5
+    assert (hills(ample).records[1:21, -1, -1] == 0.05).all()
     for name, value in every_tensor(ample).items():
         assert torch.equal(value, every_tensor(tight)[name]), name
 
