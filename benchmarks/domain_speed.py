@@ -2,6 +2,8 @@
 
     python benchmarks/domain_speed.py --repeat 5x5x5 8x8x8 --domains 1 2 4 --device cuda
     torchrun --nproc-per-node 2 benchmarks/domain_speed.py --repeat 8x8x8 --domains 2 --device cuda
+    torchrun --nproc-per-node 2 benchmarks/domain_speed.py --repeat 18x17x17 --domains 2 \
+        --steps 100 --warm-up 10 --replay 1 --trajectory 50
     python benchmarks/domain_speed.py --repeat 8x8x8 --domains 2 4 64 --predict 23.6
 
 Water that mdgraph ships, repeated along its axes. An evaluation is energy, forces and virial with
@@ -10,13 +12,17 @@ is in which row of a domain, and the rows. With
 `--steps` steps of Langevin dynamics of 0.5 fs at 300 K are timed, as a run takes them: with the
 skin that it finds fastest, builds and cuts included. Under torchrun each rank evaluates a domain,
 else all are in one process and on one device, which shows what decomposition itself costs before
-any link does. With `--predict` nothing is timed: evaluations on so many GPUs are predicted from
+any link does. With `--trajectory` as many steps are timed again while every so many of them is
+written to an H5MD file as `mdgraph md` does it. Memory is what torch has allocated on the GPU of
+rank 0 at most. With `--predict` nothing is timed: evaluations on so many GPUs are predicted from
 that on one, see `predicted_ms`.
 """
 
 import argparse
+import tempfile
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -41,9 +47,11 @@ from mdgraph.engine.autotune import Timer, stopwatch
 from mdgraph.engine.simulation import WORTHWHILE
 from mdgraph.fused.evaluator import chosen_evaluator
 from mdgraph.gpu.graphs import captured
+from mdgraph.io.h5md import H5MDWriter
 from mdgraph.io.structures import read_system
 from mdgraph.models import Potential
 from mdgraph.precision import PRECISIONS, precision_named
+from mdgraph.runs.reporters import TrajectoryRecorder
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -110,6 +118,7 @@ TABLE = Table(
         ("cut ms", "cut_ms", ".1f"),
         ("step ms", "step_ms", ".3f"),
         ("skin A", "skin_A", ".2g"),
+        ("written", "written_ms", ".3f"),
         ("GiB", "memory_gib", ".2f"),
     ),
     width=10,
@@ -171,29 +180,45 @@ def measured(system: System, domains: int, options: argparse.Namespace) -> dict[
     if device.type == "cuda":
         found["memory_gib"] = torch.cuda.max_memory_allocated(device) / 2**30
     if options.steps:
-        del calculation, state, lists, evaluator
+        del calculation, state, lists, evaluator, work, one
         found |= of_steps(system, potential, domains, options)
+        if device.type == "cuda":
+            found["memory_gib"] = torch.cuda.max_memory_allocated(device) / 2**30
     return found
 
 
 def of_steps(
     system: System, potential: Potential, domains: int, options: argparse.Namespace
 ) -> dict[str, float]:
-    """Time of a step of dynamics, and the skin of its lists."""
+    """Time of a step of dynamics, without and with frames, and the skin of its lists."""
+    given = options.replay is not None
     simulation = Simulation(
         system,
         potential,
         LangevinMiddle(0.5, 300.0, 1.0),
+        skin=options.skin if given else None,
+        steps_per_replay=options.replay,
         device=options.device,
         precision=options.precision,
         domains=domains if domains > 1 else None,
         graph="off" if options.eager else "auto",
         check=None,
     )
-    simulation.run(WORTHWHILE)  # measures the skin first
+    if not given:
+        simulation.choose(WORTHWHILE)
+    simulation.run(options.warm_up)
     timer = stopwatch(options.device)
-    taken = timer(partial(simulation.run, options.steps)) / options.steps
-    return {"step_ms": 1e3 * taken, "skin_A": simulation.calculation.skin}
+    run = partial(simulation.run, options.steps)
+    found = {"step_ms": 1e3 * timer(run) / options.steps, "skin_A": simulation.calculation.skin}
+    if options.trajectory:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trajectory.h5md"
+            with H5MDWriter.create(path, system) as writer:
+                simulation.recorders.append(TrajectoryRecorder([writer], options.trajectory))
+                found["written_ms"] = 1e3 * timer(run) / options.steps
+            frames = options.steps // options.trajectory
+            print(f"# {frames} frames, {path.stat().st_size / 2**20:.0f} MiB", flush=True)
+    return found
 
 
 def predict(unit: System, options: argparse.Namespace) -> None:
@@ -221,6 +246,11 @@ def main() -> None:
     parser.add_argument("--domains", type=int, nargs="*", default=[1, 2], help="numbers of them")
     parser.add_argument("--count", type=int, default=20, help="evaluations")
     parser.add_argument("--steps", type=int, default=0, help="of dynamics that are timed")
+    parser.add_argument("--warm-up", type=int, default=500, help="steps before these")
+    parser.add_argument(
+        "--replay", type=int, help="steps a graph, with --skin, instead of what is found fastest"
+    )
+    parser.add_argument("--trajectory", type=int, default=0, help="steps between frames")
     parser.add_argument("--skin", type=float, default=0.5, help="A, of the lists")
     parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
     parser.add_argument("--device", type=device_argument, default="auto")

@@ -1,21 +1,34 @@
 """Physics of water in domains beside the undivided run: drift, temperature, pressure, density.
 
     python benchmarks/domains.py [--nve-ps 2] [--npt-ps 4] [--domains 2]
+    torchrun --nproc-per-node 2 benchmarks/domains.py --device cuda --repeat 2x2x4 --nve-ps 20 \
+        --npt-ps 0 --sample 200
 
 Both run the shipped water at 300 K in `mixed`, after a bath of a picosecond that they share. At
 constant energy the slope of the conserved energy is printed with its standard error, by least
-squares and blocks of means; at constant pressure the means with their blocked errors. All domains
-are evaluated in one process, with the arithmetic that ranks have.
+squares and blocks of means; at constant pressure the means with their blocked errors. Under
+torchrun each rank evaluates a domain, and rank 0 the undivided system; else all domains are
+evaluated in one process, with the arithmetic that ranks have.
 """
 
 import argparse
 
 import numpy as np
-from cases import Table, hardware, print_heading, print_row, run_script
+import torch
+from cases import (
+    Table,
+    counts_named,
+    device_argument,
+    hardware,
+    print_heading,
+    print_row,
+    repeated,
+    run_script,
+)
 from drift import drift
 
 from mdgraph.checkpoints import shipped_potentials
-from mdgraph.devices import device_named
+from mdgraph.decomposition import join_ranks
 from mdgraph.engine import (
     Averages,
     Integrator,
@@ -30,9 +43,6 @@ from mdgraph.units import BAR
 
 POTENTIAL = "water-pbe0"
 TIMESTEP = 0.5
-SAMPLE = 10
-"""Steps between samples of the conserved energy."""
-
 TABLE = Table(
     (
         ("run", "run", ""),
@@ -52,19 +62,21 @@ TABLE = Table(
 """Drifts are of the conserved energy, in ueV an atom and ps."""
 
 
-def begun(system: System, integrator: Integrator, domains: str, seed: int) -> Simulation:
+def begun(
+    system: System, integrator: Integrator, domains: str, seed: int, device: torch.device
+) -> Simulation:
     """A run at 300 K with averages of every step."""
     return Simulation(
-        system, POTENTIAL, integrator, seed=seed, temperature=300.0, device="cpu",
-        domains=domains, check=None, observe=[Averages()],
+        system, POTENTIAL, integrator, seed=seed, temperature=300.0, device=device,
+        domains=None if domains == "1" else domains, check=None, observe=[Averages()],
     )  # fmt: skip
 
 
-def measured(run: Simulation, ps: float) -> dict[str, float]:
+def measured(run: Simulation, ps: float, sample: int) -> dict[str, float]:
     """Runs for a time, and what is printed of it."""
     times, energies = [], []
-    for _ in range(round(1e3 * ps / TIMESTEP) // SAMPLE):
-        run.run(SAMPLE)
+    for _ in range(round(1e3 * ps / TIMESTEP) // sample):
+        run.run(sample)
         times.append(1e-3 * run.time)
         energies.append(run.observables().conserved_energy.item())
     atoms = run.state.grouping.atoms
@@ -85,6 +97,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--npt-ps", type=float, default=4.0, help="at constant pressure")
     parser.add_argument("--bath-ps", type=float, default=1.0, help="before both")
     parser.add_argument("--domains", default="2", help="number or grid")
+    parser.add_argument("--device", type=device_argument, default="cpu")
+    parser.add_argument("--repeat", type=counts_named, default=[1, 1, 1], help="box of 192 atoms")
+    parser.add_argument("--sample", type=int, default=10, help="steps between energies")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -92,10 +107,13 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Prints a row for each run."""
     options = arguments()
-    common = {"hardware": hardware(device_named("cpu")), "precision": "mixed"}
+    join_ranks()  # the others serve from here on
+    common = {"hardware": hardware(options.device), "precision": "mixed"}
     print_heading(TABLE, common, options.json)
     start = read_system(shipped_potentials()[POTENTIAL] / "start.extxyz")
-    bath = begun(start, StochasticVelocityRescaling(TIMESTEP, 300.0, tau=50.0), "1", 1)
+    start = repeated(start, options.repeat)
+    thermostat = StochasticVelocityRescaling(TIMESTEP, 300.0, tau=50.0)
+    bath = begun(start, thermostat, "1", 1, options.device)
     bath.run(round(1e3 * options.bath_ps / TIMESTEP))
     view = bath.view()
     system = start.replace(
@@ -108,8 +126,9 @@ def main() -> None:
     for name, ps, integrator in runs:
         for seed, domains in enumerate(("1", options.domains)):
             if ps > 0.0:
-                run = begun(system, integrator(), domains, seed)
-                row = {"run": name, "domains": domains, "ps": ps} | measured(run, ps)
+                run = begun(system, integrator(), domains, seed, options.device)
+                row = {"run": name, "domains": domains, "ps": ps}
+                row |= measured(run, ps, options.sample)
                 print_row(TABLE, row, common, options.json)
 
 

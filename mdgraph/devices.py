@@ -110,6 +110,9 @@ class ProcessRank:
     count: int = 1
     local: int = 0
 
+    def __str__(self) -> str:
+        return f"Rank {self.rank} of {self.count}"
+
     @classmethod
     def joined(cls, backend: str, timeout: float | None = None) -> Self:
         """Joins the job that torchrun's variables name; alone without them.
@@ -156,8 +159,7 @@ class ProcessRank:
         try:
             yield
         except RuntimeError as error:
-            said = f"Rank {self.rank} of {self.count} lost another one{advice}"
-            raise LostRankError(said) from error
+            raise LostRankError(f"{self} lost another one{advice}") from error
 
 
 def device_names(devices: str) -> list[str]:

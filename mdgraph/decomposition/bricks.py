@@ -19,6 +19,7 @@ from mdgraph.neighbors.geometry import (
     heights,
     inverse,
 )
+from mdgraph.neighbors.torch_builder import Brick
 from mdgraph.state import State
 
 
@@ -128,6 +129,24 @@ class BrickGrid:
                 found.append(planes.flatten())
                 groups *= number
         return torch.cat(found) if found else positions.new_zeros(0)
+
+    def brick(self, number: int, planes: Tensor) -> Brick:
+        """One of the bricks.
+
+        Args:
+            number: of the brick, as `owners` has it.
+            planes: (P,) from `planes`, a buffer.
+        """
+        place, left, ends, groups, begin = 0, len(self), [], 1, 0
+        for count in self.shape:
+            left //= count
+            part = number // left % count
+            first = begin + place * (count - 1)
+            low = None if part == 0 else first + part - 1
+            ends.append((low, None if part == count - 1 else first + part))
+            begin += groups * (count - 1)
+            place, groups = place * count + part, groups * count
+        return Brick(planes, tuple(ends))
 
     def owners(self, positions: Tensor, cell: Tensor, pbc: Tensor, planes: Tensor) -> Tensor:
         """(N,) int64, brick of each atom; static shapes, does not sync.

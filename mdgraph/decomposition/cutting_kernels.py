@@ -16,10 +16,12 @@ from torch import Tensor
 
 from mdgraph.decomposition.bricks import BrickGrid
 from mdgraph.decomposition.subdomain import Subdomain
-from mdgraph.gpu.launch import launching_on
+from mdgraph.gpu.launch import PROGRAMS, launching_on
 from mdgraph.gpu.triton_jit import kernel
+from mdgraph.gpu.vectors import load_vector
 from mdgraph.neighbors import NeighborList
-from mdgraph.neighbors.geometry import complete_cell, inverse
+from mdgraph.neighbors.triton_builder import OPTIONS
+from mdgraph.neighbors.triton_kernels import completed_vectors, inverse_columns
 from mdgraph.state import State
 
 BLOCK: Final = 128
@@ -52,9 +54,9 @@ def due_kernel(rebuilds, seen, due, FIRST: tl.constexpr):
 
 
 @triton.jit
-def _fractional(x, y, z, matrix, column: tl.constexpr, periodic):
-    at = matrix + column
-    value = x * tl.load(at) + y * tl.load(at + 3) + z * tl.load(at + 6)
+def _fractional(x, y, z, column, periodic):
+    """Coordinate along one cell vector, from a column (1,) each of the inverse of the cell."""
+    value = x * column[0] + y * column[1] + z * column[2]
     return tl.where(periodic, value - tl.floor(value), value)
 
 
@@ -62,7 +64,7 @@ def _fractional(x, y, z, matrix, column: tl.constexpr, periodic):
 def owner_kernel(
     due,
     positions,
-    to_fractional,
+    cell,
     pbc,
     planes,
     owner,
@@ -77,7 +79,7 @@ def owner_kernel(
     Buffers and numbers:
         due: (1,) int32; nothing happens where it is zero.
         positions: (N, 3) A, that the lists were built from.
-        to_fractional: (3, 3) 1/A, inverse of the completed cell.
+        cell: (3, 3) A, likewise.
         pbc: (3,) bool.
         planes: (P,) of `BrickGrid.planes`.
         owner: (N,) int32, written.
@@ -91,22 +93,27 @@ def owner_kernel(
     x = tl.load(positions + atom * 3, mask=inside, other=0.0)
     y = tl.load(positions + atom * 3 + 1, mask=inside, other=0.0)
     z = tl.load(positions + atom * 3 + 2, mask=inside, other=0.0)
+    one = tl.arange(0, 1)
+    p, q, r = tl.load(pbc + one) != 0, tl.load(pbc + one + 1) != 0, tl.load(pbc + one + 2) != 0
+    a, b = load_vector(cell + one, p), load_vector(cell + one + 3, q)
+    a, b, c = completed_vectors(a, b, load_vector(cell + one + 6, r), p, q, r)
+    u, v, w = inverse_columns(a, b, c)
     domain = tl.zeros([BLOCK], tl.int32)
     if NX > 1:
-        value = _fractional(x, y, z, to_fractional, 0, tl.load(pbc) != 0)
+        value = _fractional(x, y, z, u, p)
         part = tl.zeros([BLOCK], tl.int32)
         for plane in range(NX - 1):
             part += (value >= tl.load(planes + plane)).to(tl.int32)
         domain = part
     if NY > 1:
-        value = _fractional(x, y, z, to_fractional, 1, tl.load(pbc + 1) != 0)
+        value = _fractional(x, y, z, v, q)
         part = tl.zeros([BLOCK], tl.int32)
         first = planes + (NX - 1) + domain * (NY - 1)
         for plane in range(NY - 1):
             part += (value >= tl.load(first + plane)).to(tl.int32)
         domain = domain * NY + part
     if NZ > 1:
-        value = _fractional(x, y, z, to_fractional, 2, tl.load(pbc + 2) != 0)
+        value = _fractional(x, y, z, w, r)
         part = tl.zeros([BLOCK], tl.int32)
         first = planes + (NX - 1) + NX * (NY - 1) + domain * (NZ - 1)
         for plane in range(NZ - 1):
@@ -120,41 +127,45 @@ def neighbors_kernel(
     due,
     owner,
     index,
+    count,
     neighbors,
+    atoms,
     slots,
     BITS: tl.constexpr,
     WORDS: tl.constexpr,
     WIDTH: tl.constexpr,
     FIRST: tl.constexpr,
 ):
-    """The domains that an atom has neighbors in, itself included, as bits.
+    """The domains that atoms have neighbors in, as bits.
 
     Buffers and numbers:
         due: as above.
         owner: (N,) int32.
-        index: (N, K) int32, of a list; an empty slot holds its own atom.
+        index, count: (N, K) and (N,) int32, of a list.
         neighbors: (N, WORDS) int32, written by the first list, added to by others.
-        slots: K.
+        atoms, slots: N, K.
         BITS: of a word that are used.
         WIDTH: slots looked at together, a power of two.
         FIRST: whether this is the first list.
     """
     if tl.load(due) == 0:
         return
-    atom = tl.program_id(0).to(tl.int64)
-    for word in tl.static_range(WORDS):
-        bits = tl.zeros([WIDTH], tl.int32)
-        for start in range(0, slots, WIDTH):
-            slot = start + tl.arange(0, WIDTH)
-            valid = slot < slots
-            other = tl.load(index + atom * slots + slot, mask=valid, other=0).to(tl.int64)
-            domain = tl.load(owner + other, mask=valid, other=0) - word * BITS
-            here = valid & (domain >= 0) & (domain < BITS)
-            bits |= tl.where(here, 1 << tl.where(here, domain, 0), 0)
-        found = tl.reduce(bits, 0, _either)
-        if not FIRST:
-            found |= tl.load(neighbors + atom * WORDS + word)
-        tl.store(neighbors + atom * WORDS + word, found)
+    for atom in range(tl.program_id(0), atoms, tl.num_programs(0)):
+        row = atom * slots.to(tl.int64)
+        used = tl.load(count + atom)
+        for word in tl.static_range(WORDS):
+            bits = tl.zeros([WIDTH], tl.int32)
+            for start in range(0, used, WIDTH):
+                slot = start + tl.arange(0, WIDTH)
+                valid = slot < used
+                other = tl.load(index + row + slot, mask=valid, other=0).to(tl.int64)
+                domain = tl.load(owner + other, mask=valid, other=0) - word * BITS
+                here = valid & (domain >= 0) & (domain < BITS)
+                bits |= tl.where(here, 1 << tl.where(here, domain, 0), 0)
+            found = tl.reduce(bits, 0, _either)
+            if not FIRST:
+                found |= tl.load(neighbors + atom * WORDS + word)
+            tl.store(neighbors + atom * WORDS + word, found)
 
 
 @triton.jit
@@ -366,13 +377,14 @@ def rows_kernel(
     wrap,
     local_kinds,
     local_numbers,
+    rows,
     slots,
     zero_image,
     owned,
     number,
     WIDTH: tl.constexpr,
 ):
-    """The row of one local atom, of one list: whole for own atoms, own neighbors for others.
+    """The rows of local atoms, of one list: whole for own atoms, own neighbors for others.
 
     Buffers and numbers:
         due, owner, place, source, is_used, number, owned: as above.
@@ -380,38 +392,38 @@ def rows_kernel(
             others' atoms.
         listed_index, listed_image, listed_reverse, listed_count, listed_wrap: of the list.
         index, image, reverse, count, wrap: of the domain, written.
-        slots: K.
+        rows, slots: R, K.
         zero_image: number of no translation, for empty slots.
         WIDTH: a power of two, at least K.
     """
     if tl.load(due) == 0:
         return
-    row = tl.program_id(0)
-    atom = tl.load(source + row)
-    slot = tl.arange(0, WIDTH)
-    inside = slot < slots
-    used = tl.where(tl.load(is_used + row) != 0, tl.load(listed_count + atom), 0)
-    kept = inside & (slot < used)
-    at = atom * slots + slot
-    neighbor = tl.load(listed_index + at, mask=kept, other=0).to(tl.int64)
-    if row >= owned:
-        kept &= tl.load(owner + neighbor, mask=kept, other=-1) == number
-        tl.store(local_kinds + row, tl.load(kinds + atom))
-        tl.store(local_numbers + row, tl.load(numbers + atom))
-    keeping = kept.to(tl.int32)
-    found = tl.sum(keeping, 0)
-    out = row.to(tl.int64) * slots + tl.cumsum(keeping, 0) - 1
-    tl.store(index + out, tl.load(place + neighbor, mask=kept, other=0), mask=kept)
-    tl.store(image + out, tl.load(listed_image + at, mask=kept, other=0), mask=kept)
-    tl.store(reverse + out, tl.load(listed_reverse + at, mask=kept, other=0), mask=kept)
-    empty = inside & (slot >= found)
-    out = row.to(tl.int64) * slots + slot
-    tl.store(index + out, tl.zeros([WIDTH], tl.int32) + row, mask=empty)
-    tl.store(image + out, tl.zeros([WIDTH], tl.int32) + zero_image, mask=empty)
-    tl.store(reverse + out, slot, mask=empty)
-    tl.store(count + row, found)
-    for axis in tl.static_range(3):
-        tl.store(wrap + row * 3 + axis, tl.load(listed_wrap + atom * 3 + axis))
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        atom = tl.load(source + row)
+        slot = tl.arange(0, WIDTH)
+        inside = slot < slots
+        used = tl.where(tl.load(is_used + row) != 0, tl.load(listed_count + atom), 0)
+        kept = inside & (slot < used)
+        at = atom * slots + slot
+        neighbor = tl.load(listed_index + at, mask=kept, other=0).to(tl.int64)
+        if row >= owned:
+            kept &= tl.load(owner + neighbor, mask=kept, other=-1) == number
+            tl.store(local_kinds + row, tl.load(kinds + atom))
+            tl.store(local_numbers + row, tl.load(numbers + atom))
+        keeping = kept.to(tl.int32)
+        found = tl.sum(keeping, 0)
+        out = row * slots.to(tl.int64) + tl.cumsum(keeping, 0) - 1
+        tl.store(index + out, tl.load(place + neighbor, mask=kept, other=0), mask=kept)
+        tl.store(image + out, tl.load(listed_image + at, mask=kept, other=0), mask=kept)
+        tl.store(reverse + out, tl.load(listed_reverse + at, mask=kept, other=0), mask=kept)
+        empty = inside & (slot >= found)
+        out = row * slots.to(tl.int64) + slot
+        tl.store(index + out, tl.zeros([WIDTH], tl.int32) + row, mask=empty)
+        tl.store(image + out, tl.zeros([WIDTH], tl.int32) + zero_image, mask=empty)
+        tl.store(reverse + out, slot, mask=empty)
+        tl.store(count + row, found)
+        for axis in tl.static_range(3):
+            tl.store(wrap + row * 3 + axis, tl.load(listed_wrap + atom * 3 + axis))
 
 
 class KernelCutter:
@@ -459,12 +471,11 @@ class KernelCutter:
     def _find_neighbors(self) -> None:
         state, first = self._state, self._lists[0]
         atoms = len(state.numbers)
-        to_fractional = inverse(complete_cell(first.reference_cell, state.pbc))[0].contiguous()
         x, y, z = self._grid.shape
         owner_kernel[(triton.cdiv(atoms, BLOCK),)](
             self._due,
             first.reference_positions,
-            to_fractional,
+            first.reference_cell,
             self._pbc,
             self._planes,
             self._owner,
@@ -473,13 +484,16 @@ class KernelCutter:
             NY=y,
             NZ=z,
             BLOCK=BLOCK,
+            **OPTIONS,
         )
         for place, listed in enumerate(self._lists):
-            neighbors_kernel[(atoms,)](
+            neighbors_kernel[(min(atoms, PROGRAMS),)](
                 self._due,
                 self._owner,
                 listed.index,
+                listed.count,
                 self._neighbors,
+                atoms,
                 listed.capacity,
                 BITS=_BITS,
                 WORDS=self._words,
@@ -537,7 +551,7 @@ class KernelCutter:
                 **mask,
                 **scan,
             )
-            rows_kernel[(capacity.rows,)](
+            rows_kernel[(min(capacity.rows, PROGRAMS),)](
                 self._due,
                 self._owner,
                 domain.place,
@@ -557,6 +571,7 @@ class KernelCutter:
                 rows.wrap,
                 domain.state.kinds,
                 domain.state.numbers,
+                capacity.rows,
                 listed.capacity,
                 len(listed.offsets) // 2,
                 capacity.owned,

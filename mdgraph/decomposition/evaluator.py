@@ -89,6 +89,10 @@ class _DividedSystem:
         self._shared = torch.cat([value.flatten() for value in shared])
         # Static on all ranks, for a graph.
         self._parts = self._shared.split([value.numel() for value in shared])
+        if not self._exchange.alone:
+            (domain,) = self._exchange.numbers
+            for item in lists:
+                item.limit_(self._grid.brick(domain, planes))
 
     @property
     def domains(self) -> Sequence[Subdomain]:
@@ -172,22 +176,24 @@ class _DividedSystem:
 
     def _share_(self, state: State) -> None:
         """Brings state and lists of other ranks up to date with those of rank 0."""
-        for item in self._lists:
-            item.join()
         if self._exchange.alone:
+            self._join()
             return
         own = self._inputs(state)
         if self._exchange.leads:
             torch.cat([value.flatten() for value in own], out=self._shared)
-            self._exchange.share_(self._shared)
+            wait = self._exchange.share_(self._shared)
+            self._join()  # searches meanwhile
+            wait()
             return
-        self._exchange.share_(self._shared)
+        self._exchange.share_(self._shared)()
         positions, cell, charge, planes, *references = (
             part.view_as(value) for part, value in zip(self._parts, own, strict=True)
         )
         state.positions.copy_(positions)
         state.cell.copy_(cell)
         state.charge.copy_(charge)
+        moved = (planes != self.planes).any()
         if self._division is not None and len(planes):
             self._division.replace_planes_(planes)
         else:
@@ -195,7 +201,16 @@ class _DividedSystem:
         for item, place, vectors in zip(
             self._lists, references[::2], references[1::2], strict=True
         ):
-            item.follow_(place, vectors)
+            item.follow_(place, vectors, moved)
+
+    def leave(self) -> None:
+        """Lets the lists have rows of all atoms again."""
+        for item in self._lists:
+            item.limit_(None)
+
+    def _join(self) -> None:
+        for item in self._lists:
+            item.join()
 
     def _overflowed(self, division: Division) -> Tensor:
         """() bool, of this process; lists of rank 0 have a check of their own."""
@@ -257,6 +272,8 @@ class DecomposedEvaluator(Evaluator):
             )
             self.exchange.open_(kind)
             self.exchange.finish_()
+            drop = self.exchange.drop
+            finalize(self, drop, Call.DROP_EVALUATOR, self.number).atexit = False
 
     @property
     def list_roles(self) -> ListRoles:
@@ -304,16 +321,19 @@ class DecomposedEvaluator(Evaluator):
             return None
         if divided is None or not divided.serves(lists):
             first = lists[0]
-            planes = (
-                self.grid.planes(first.reference_positions, first.reference_cell, state.pbc)
-                if divided is None
-                else divided.planes
-            )
+            if divided is not None:
+                planes = divided.planes
+            elif first.brick is not None:  # of another evaluator with the same lists
+                planes = first.brick.planes
+            else:
+                planes = self.grid.planes(
+                    first.reference_positions, first.reference_cell, state.pbc
+                )
             divided = None
             state.workspaces.pop(self, None)  # frees its memory first
             divided = _DividedSystem(next(_NUMBERS), state, lists, self, planes)
             if not self.exchange.alone:
-                finalize(divided, self.exchange.drop, divided.number).atexit = False
+                finalize(divided, self.exchange.drop, Call.DROP, divided.number).atexit = False
             state.workspaces[self] = divided
             message = partial(_Reference.of, self.number, state, lists, planes)
             self.exchange.call_(Call.BEGIN, divided.number, message)
@@ -325,7 +345,9 @@ class DecomposedEvaluator(Evaluator):
 
     def replace_(self, state: State) -> None:
         """See WorkspaceOwner: domains are cut anew for other systems."""
-        state.workspaces.pop(self, None)
+        divided: _DividedSystem | None = state.workspaces.pop(self, None)
+        if divided is not None:
+            divided.leave()
 
 
 _NUMBERS: Final = itertools.count(1)
@@ -426,6 +448,7 @@ class _Server:
         self._evaluators: dict[int, DecomposedEvaluator] = {}
         self._systems: dict[int, tuple[State, _DividedSystem]] = {}
         self._graphs: dict[int, CapturedGraph] = {}
+        self._device = torch.device("cpu")
         self._memory = GraphMemory(partial(captured, warm_up=0))
 
     def serve(self) -> None:
@@ -437,8 +460,8 @@ class _Server:
         number, content = message.number, message.content
         match message.call:
             case Call.ADD:
-                device = self._exchange.open_(content.device_type)
-                whole = FusedTensorNet(content.potential, content.precision, device)
+                self._device = self._exchange.open_(content.device_type)
+                whole = FusedTensorNet(content.potential, content.precision, self._device)
                 self._evaluators[number] = DecomposedEvaluator(
                     whole, content.atoms, content.grid, self._exchange
                 )
@@ -456,6 +479,8 @@ class _Server:
                 self._systems.pop(number, None)
             case Call.DROP_GRAPH:
                 self._graphs.pop(number, None)
+            case Call.DROP_EVALUATOR:
+                self._evaluators.pop(number, None)
 
     def _begin(self, number: int, content: _Reference) -> None:
         evaluator = self._evaluators[content.evaluator]
@@ -477,10 +502,9 @@ class _Server:
                 self._do(message)
             ended = True
 
-        device = next(iter(self._evaluators.values())).whole.device
         graph = None
         try:
-            graph = self._memory.capture(evaluate, device)
+            graph = self._memory.capture(evaluate, self._device)
         except torch.OutOfMemoryError:
             rank = self._exchange.rank.rank
             logger.warning("There is no memory for a CUDA graph on rank %d.", rank)

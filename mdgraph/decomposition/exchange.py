@@ -10,7 +10,7 @@ import atexit
 import contextlib
 import enum
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol
@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary, finalize
 import torch
 from torch import Tensor
 
+from mdgraph.decomposition.heartbeat import ADVICE, RankWatch
 from mdgraph.decomposition.links import FeatureLink, LocalLink, MessageLink
 from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.devices import ProcessRank
@@ -65,6 +66,9 @@ class Call(enum.IntEnum):
     DROP_GRAPH = enum.auto()
     """Drop a graph."""
 
+    DROP_EVALUATOR = enum.auto()
+    """Drop an evaluator, whose systems are dropped too."""
+
     END = enum.auto()
     """End."""
 
@@ -105,8 +109,8 @@ class Exchange(Protocol):
         """Adds up values of all processes, on rank 0; those of others are undefined then."""
         ...
 
-    def share_(self, values: Tensor) -> None:
-        """Copies values of rank 0 to the other processes."""
+    def share_(self, values: Tensor) -> Callable[[], None]:
+        """Begins to copy values of rank 0 to the other processes; the result ends that."""
         ...
 
     def agree_(self, values: Tensor) -> None:
@@ -131,8 +135,8 @@ class Exchange(Protocol):
         """The device of this rank, whose values can travel then; all ranks call it together."""
         ...
 
-    def drop(self, number: int) -> None:
-        """Lets the others drop the domains of a system, at the next call."""
+    def drop(self, call: Call, number: int) -> None:
+        """Lets the others drop what a call says, at the next one."""
         ...
 
 
@@ -151,8 +155,9 @@ class LocalExchange:
     def sum_(self, values: Tensor) -> None:
         """See Exchange; there is one process."""
 
-    def share_(self, values: Tensor) -> None:
+    def share_(self, values: Tensor) -> Callable[[], None]:
         """See Exchange; there is one process."""
+        return lambda: None
 
     def agree_(self, values: Tensor) -> None:
         """See Exchange; there is one process."""
@@ -167,7 +172,7 @@ class LocalExchange:
         """See Exchange; there is one process."""
         return torch.device(device_type)
 
-    def drop(self, number: int) -> None:
+    def drop(self, call: Call, number: int) -> None:
         """See Exchange; there is one process."""
 
 
@@ -204,6 +209,7 @@ class ProcessExchange:
         self._recording: int | None = None
         self._recordings = 0
         self._dropped: deque[tuple[Call, int]] = deque()
+        self._watch = RankWatch.begun(rank, self._messages)
         if self.leads:
             FOLLOWERS.append(self)
         atexit.register(self._end)
@@ -234,12 +240,19 @@ class ProcessExchange:
         with self._naming_lost():
             distributed.reduce(values, 0, group=self._values[values.device.type])
 
-    def share_(self, values: Tensor) -> None:
-        """See Exchange; waits for the other ranks, without CUDA."""
+    def share_(self, values: Tensor) -> Callable[[], None]:
+        """See Exchange; its end waits for the other ranks, without CUDA."""
         from torch import distributed
 
         with self._naming_lost():
-            distributed.broadcast(values, 0, self._values[values.device.type])
+            group = self._values[values.device.type]
+            request: Any = distributed.broadcast(values, 0, group, async_op=True)
+
+        def wait() -> None:
+            with self._naming_lost():
+                request.wait()
+
+        return wait
 
     def agree_(self, values: Tensor) -> None:
         """See Exchange."""
@@ -309,9 +322,9 @@ class ProcessExchange:
         if graph in self._graphs:
             self.call_(Call.REPLAY, self._graphs[graph])
 
-    def drop(self, number: int) -> None:
+    def drop(self, call: Call, number: int) -> None:
         """See Exchange."""
-        self._dropped.append((Call.DROP, number))
+        self._dropped.append((call, number))
 
     def hold(self, graph: CapturedGraph) -> None:
         """Takes note of a graph of another rank, which is reset before the processes part."""
@@ -352,6 +365,8 @@ class ProcessExchange:
         """
         from torch import distributed
 
+        if self._watch is not None:
+            self._watch.closing = True
         for graph in list(self._graphs):  # NCCL waits for those that hold its messages
             graph.reset()
         groups = (self._calls, *self._values.values())
@@ -363,11 +378,18 @@ class ProcessExchange:
         with contextlib.suppress(Exception):
             for group in groups:
                 distributed.destroy_process_group(group)
+        if self._watch is not None:
+            self._watch.stop()
 
-    def _naming_lost(self) -> contextlib.AbstractContextManager[None]:
-        return self.rank.naming_lost(
-            "; a run goes on from its last checkpoint, on as many ranks or others."
-        )
+    @contextlib.contextmanager
+    def _naming_lost(self) -> Iterator[None]:
+        try:
+            with self.rank.naming_lost(f"; {ADVICE}"):
+                yield
+        except LostRankError:
+            if self._watch is not None:
+                self._watch.noticed = True
+            raise
 
 
 _joined: Final[list[ProcessExchange]] = []

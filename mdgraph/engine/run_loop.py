@@ -146,6 +146,28 @@ def collapse(step: int) -> SimulationError:
     )
 
 
+def overflow(calculation: Calculation, status: Status, step: int) -> SimulationError:
+    """The error for a step whose lists or domains overflow however often they are enlarged.
+
+    Args:
+        calculation: of the step.
+        status: at its end.
+        step: its number.
+    """
+    lists = zip(calculation.lists, status.sticky, strict=True)
+    if any(item.status_of(*row).insufficient for item, row in lists):
+        return collapse(step)
+    if hold_all(calculation.lists, status.sticky):
+        what = "Atoms gather in one of the domains faster than it can be enlarged"
+        advice = "Take a shorter time step, or fewer domains."
+    else:
+        what = "Atoms come together faster than neighbor lists can be enlarged"
+        advice = "Take a shorter time step, or check that the potential knows such structures."
+    return SimulationError(
+        f"{what}, at step {step}; the state before it is kept. {advice}", step, []
+    )
+
+
 DEPTH: Final = {"cpu": 1, "cuda": 2}
 """Chunks in flight: launched before the host reads the health check of the first."""
 
@@ -316,7 +338,7 @@ class RunLoop:
                 dynamics.online.poll(dynamics.step - dynamics.together, dynamics.step)
                 continue
             if self._growths == GROWTHS:
-                raise collapse(dynamics.step)
+                raise overflow(dynamics.calculation, status, dynamics.step)
             self._growths += 1
             dynamics.restore(self._unfinished)
             self._grow(dynamics.step + dynamics.together)

@@ -156,6 +156,8 @@ class FusedTensorNet(Evaluator):
         Buffers belong to the state, so one evaluator serves several states and their graphs.
         """
         with torch.no_grad():
+            for item in lists:
+                item.fill_()
             result = self._bind(state)
             by_role = self._list_roles.assign(lists)
             repulsion = [by_role[role] for role in self.potential.repulsion_roles]

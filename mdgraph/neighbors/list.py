@@ -24,7 +24,7 @@ from mdgraph.neighbors.geometry import (
 )
 from mdgraph.neighbors.pairs import PairBlock, Pairs
 from mdgraph.neighbors.search import CellList, EveryPair, Search, WrappedFrame
-from mdgraph.neighbors.torch_builder import BuildTask, Counters, ListRows, TorchBuilder
+from mdgraph.neighbors.torch_builder import Brick, BuildTask, Counters, ListRows, TorchBuilder
 from mdgraph.precision import full_float32
 from mdgraph.state import State
 
@@ -198,12 +198,20 @@ class Builder(Protocol):
         """
         ...
 
-    def follow_(self, positions: Tensor, cell: Tensor) -> None:
-        """Builds where the rows were built from others; static shapes, as `update_`."""
+    def follow_(self, positions: Tensor, cell: Tensor, anyway: Tensor) -> None:
+        """Builds where the rows were built from others, or anyway; static shapes, as `update_`."""
+        ...
+
+    def limit_(self, brick: Brick | None) -> None:
+        """Leaves rows of atoms out, from the next build on, that are far from a brick, or none."""
+        ...
+
+    def fill_(self) -> None:
+        """Builds the rows that were left out."""
         ...
 
     def join(self) -> None:
-        """Makes what follows wait for the reverse slots, which may be filled beside it."""
+        """Makes what follows wait for the reverse slots, and for rows of a list with limits."""
         ...
 
 
@@ -292,6 +300,7 @@ class NeighborList:
         offsets: (images, 3) int64, lattice translation of each image number.
         reference_positions, reference_cell: what the list was built from.
         rebuilds: () int64, number of builds.
+        brick: see `limit_`, or None.
     """
 
     interior: ClassVar[int] = 0
@@ -330,6 +339,7 @@ class NeighborList:
         self.block = block_width(state.grouping.atoms, cutoff, state.device.type)
         self._counters = Counters.allocate(state.cell)
         self._planner = Planner(state, self._counters, cell_varies)
+        self.brick: Brick | None = None
         self.rebuilds = self._counters.rebuilds
         # Where empty slots point: beyond the cutoff, and not to zero distance.
         beyond = 1.0 if math.isinf(cutoff) else 2.0 * cutoff
@@ -359,6 +369,8 @@ class NeighborList:
         self._builder = builder(
             BuildTask(rows, self._counters, self.grouping, self.pbc, *limits, lattice, self._search)
         )
+        if self.brick is not None:
+            self._builder.limit_(self.brick)
         self.rebuild_(positions, cell)
 
     @full_float32()
@@ -375,7 +387,8 @@ class NeighborList:
             positions: (N, 3) A, unwrapped.
             cell: (S, 3, 3) A.
             joined: whether what follows may read `reverse`; where not, `join` must come first,
-                and on CUDA the reverse slots are filled beside what follows.
+                and on CUDA the reverse slots are filled beside what follows. Of a list with limits
+                nothing but the reference may be read before.
         """
         if not math.isinf(self._range):
             self._builder.update_(positions, cell)
@@ -383,7 +396,7 @@ class NeighborList:
             self.join()
 
     @full_float32()
-    def follow_(self, positions: Tensor, cell: Tensor) -> None:
+    def follow_(self, positions: Tensor, cell: Tensor, anyway: Tensor) -> None:
         """Builds from the reference of another list, unless it was built from that already.
 
         Static shapes, capturable, does not sync on CUDA.
@@ -391,9 +404,28 @@ class NeighborList:
         Args:
             positions: (N, 3) A, reference of the other list.
             cell: (S, 3, 3) A, likewise.
+            anyway: () bool, whether it is built again in any case.
         """
-        self._builder.follow_(positions, cell)
+        self._builder.follow_(positions, cell, anyway)
         self.join()
+
+    def limit_(self, brick: Brick | None) -> None:
+        """Leaves out rows of atoms that are far from a brick, from the next build on.
+
+        What is left are at least the rows of its atoms and of all that are within the range of one
+        of them. Other rows have a count of zero; `pairs` and FusedTensorNet fill them first.
+        Builders other than the kernels, and a search of every pair, leave no row out.
+
+        Args:
+            brick: whose planes are read at each build; None leaves none out.
+        """
+        self.brick = brick
+        self._builder.limit_(brick)
+
+    def fill_(self) -> None:
+        """Builds the rows that a list with limits has left out; does not sync."""
+        if self.brick is not None:
+            self._builder.fill_()
 
     def renew_(self, positions: Tensor, cell: Tensor) -> None:
         """Builds for systems that took the places of others, unless `update_` will anyway."""
@@ -413,6 +445,7 @@ class NeighborList:
             cell: (S, 3, 3) A.
         """
         self.join()
+        self.fill_()
         group = self.grouping
         lattice = periodic_vectors(cell, self.pbc)
         wrapped = positions - (self.wrap[:, None] @ lattice[group.index])[:, 0]
@@ -426,6 +459,7 @@ class NeighborList:
 
     def status(self) -> ListStatus:
         """Reads the sticky numbers; syncs."""
+        self.join()
         return self.status_of(*self.sticky().tolist())
 
     def status_of(self, most_neighbors: int, occupancy: int, insufficient: int) -> ListStatus:

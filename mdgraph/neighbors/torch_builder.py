@@ -85,6 +85,19 @@ class Counters:
 
 
 @dataclass(frozen=True)
+class Brick:
+    """A part of a cell between planes.
+
+    Attributes:
+        planes: (P,) T, in fractional coordinates, in A where a direction is not periodic; a buffer.
+        ends: numbers of the planes at both ends along each cell vector; None at those of the cell.
+    """
+
+    planes: Tensor
+    ends: tuple[tuple[int | None, int | None], ...]
+
+
+@dataclass(frozen=True)
 class BuildTask:
     """Inputs and outputs of a builder.
 
@@ -142,14 +155,20 @@ class TorchBuilder:
         self._store(ListRows(*[torch.where(due, new.to(old.dtype), old) for new, old in pairs]))
         self._task.counters.rebuilds.add_(due)
 
-    def follow_(self, positions: Tensor, cell: Tensor) -> None:
+    def follow_(self, positions: Tensor, cell: Tensor, anyway: Tensor) -> None:
         """See Builder; syncs."""
         rows = self._task.rows
-        if not (
+        if bool(anyway) or not (
             torch.equal(positions, rows.reference_positions)
             and torch.equal(cell, rows.reference_cell)
         ):
             self.build_(positions, cell)
+
+    def limit_(self, brick: Brick | None) -> None:
+        """See Builder; rows of all atoms are built."""
+
+    def fill_(self) -> None:
+        """See Builder; all rows are there."""
 
     def join(self) -> None:
         """See Builder; does nothing, as all work runs in order."""

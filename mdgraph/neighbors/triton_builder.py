@@ -12,11 +12,11 @@ import torch
 import triton
 from torch import Tensor
 
-from mdgraph.gpu.launch import Branch, launching_ahead, launching_on
+from mdgraph.gpu.launch import PROGRAMS, Branch, launching_ahead, launching_on
 from mdgraph.gpu.triton_jit import compiling_ahead
 from mdgraph.neighbors import triton_kernels
 from mdgraph.neighbors.search import CellList, EveryPair
-from mdgraph.neighbors.torch_builder import BuildTask
+from mdgraph.neighbors.torch_builder import Brick, BuildTask
 from mdgraph.neighbors.triton_kernels import cell_list_kernel
 
 BLOCK: Final = 128
@@ -65,8 +65,17 @@ class SearchLaunches(Protocol):
         """The eight buffers for that count, or eight times None."""
         ...
 
-    def find(self, due: Tensor) -> None:
-        """Fills the rows if `due`, (1,) int32, is not zero; does not sync."""
+    def find(self, due: Tensor, wanted: Tensor | None) -> None:
+        """Fills the rows if `due`, (1,) int32, is not zero; does not sync.
+
+        Args:
+            due: see above.
+            wanted: (N,) int32, zero for atoms whose rows are left out; None fills all.
+        """
+        ...
+
+    def again(self, always: Tensor) -> None:
+        """Fills all rows from the atoms of the last build; `always`, (1,) int32, is one."""
         ...
 
 
@@ -90,7 +99,10 @@ class _EveryPairLaunches:
     def plan(self) -> list[Tensor | None]:
         return [None] * 8
 
-    def find(self, due: Tensor) -> None:
+    def again(self, always: Tensor) -> None:
+        """All rows are there."""
+
+    def find(self, due: Tensor, wanted: Tensor | None) -> None:
         task, rows, search, wrapped = self._task, self._task.rows, self._search, self._wrapped
         chunk = min(_CHUNK, max(32, triton.next_power_of_2(search.candidates)))
         x, y, z = search.shell
@@ -144,12 +156,18 @@ class _CellListLaunches:
         bin_buffers = [search.low, search.scale, self._shape, bins.first, bins.curve]
         return [*bin_buffers, self._in_bin, self._bin_of, self._slot_of]
 
-    def find(self, due: Tensor) -> None:
+    def find(self, due: Tensor, wanted: Tensor | None) -> None:
         self._fill_bins(due)
+        self._find(due, wanted)
+
+    def again(self, always: Tensor) -> None:
+        self._find(always, None)
+
+    def _find(self, due: Tensor, wanted: Tensor | None) -> None:
         task, rows, search = self._task, self._task.rows, self._search
         width = triton.next_power_of_2(rows.capacity)
         warps = min(16, max(1, width // 128))
-        cell_list_kernel[(task.grouping.atoms,)](
+        cell_list_kernel[(min(task.grouping.atoms, PROGRAMS),)](
             due,
             self._members,
             self._placed,
@@ -166,6 +184,7 @@ class _CellListLaunches:
             rows.count,
             rows.order,
             task.counters.sticky,
+            wanted,
             task.grouping.atoms,
             rows.capacity,
             len(search.bins),
@@ -174,6 +193,7 @@ class _CellListLaunches:
             LANES=_LANES,
             DEPTH=_DEPTH * warps,
             WIDTH=width,
+            LIMITED=wanted is not None,
             num_warps=warps,
             **self._launch,
             **OPTIONS,
@@ -241,6 +261,9 @@ class KernelBuilder:
             self._limits,
         )
         self._search = search_launches(task, self._wrapped, self._launch)
+        self._brick: Brick | None = None
+        self._wanted: Tensor | None = None
+        self._waiting: Tensor | None = None
         if device.type == "cuda":
             with compiling_ahead():
                 self.update_(positions, task.rows.reference_cell)
@@ -252,8 +275,35 @@ class KernelBuilder:
             self._update_lattice(cell)
             self._build(self._always, positions, cell)
 
+    def limit_(self, brick: Brick | None) -> None:
+        """See Builder; on CUDA compiles the kernels."""
+        self.join()
+        rows, self._brick = self._task.rows, brick
+        if brick is None:
+            self._wanted = None
+            return
+        if self._wanted is None:  # else graphs may have it
+            self._wanted = torch.ones_like(rows.count)
+        if self._wanted.is_cuda:
+            with compiling_ahead():
+                self.update_(rows.reference_positions, rows.reference_cell)
+                self.join()
+
+    def fill_(self) -> None:
+        """See Builder."""
+        self.join()
+        with launching_on(self._due.device):
+            # What the last build has left in its buffers, in the cell that it had.
+            self._update_lattice(self._task.rows.reference_cell)
+            self._search.again(self._always)
+            self._reverse(self._always, torch.zeros_like(self._task.counters.rebuilds))
+
     def join(self) -> None:
         """See Builder."""
+        due, self._waiting = self._waiting, None
+        if due is not None:
+            with launching_on(self._due.device):
+                self._search_and_reverse(due)
         self._branch.join()
 
     def update_(self, positions: Tensor, cell: Tensor) -> None:
@@ -280,12 +330,12 @@ class KernelBuilder:
             )
             self._build(self._due, positions, cell)
 
-    def follow_(self, positions: Tensor, cell: Tensor) -> None:
+    def follow_(self, positions: Tensor, cell: Tensor, anyway: Tensor) -> None:
         """See Builder."""
         rows = self._task.rows
         positions, cell = positions.contiguous(), cell.contiguous()
         moved = (positions != rows.reference_positions).any()
-        self._due.copy_(moved | (cell != rows.reference_cell).any())
+        self._due.copy_(moved | (cell != rows.reference_cell).any() | anyway)
         with launching_on(self._due.device):
             self._update_lattice(cell)
             self._build(self._due, positions, cell)
@@ -316,11 +366,19 @@ class KernelBuilder:
         )
 
     def _build(self, due: Tensor, positions: Tensor, cell: Tensor) -> None:
+        self.join()
         self._prepare(due, positions, cell)
-        self._search.find(due)
+        if self._brick is None:
+            self._search_and_reverse(due)
+        else:
+            # Other ranks wait for the reference, which is there already.
+            self._waiting = due
+
+    def _search_and_reverse(self, due: Tensor) -> None:
+        self._search.find(due, self._wanted)
         # Reverse slots are needed late, and their loads are latency-bound.
         with self._branch.fork():
-            self._reverse(due)
+            self._reverse(due, self._task.counters.rebuilds)
 
     def _prepare(self, due: Tensor, positions: Tensor, cell: Tensor) -> None:
         task, rows = self._task, self._task.rows
@@ -342,25 +400,37 @@ class KernelBuilder:
             task.counters.reach,
             task.counters.sticky,
             *self._search.plan,
+            self._limits,
+            None if self._brick is None else self._brick.planes,
+            self._wanted,
+            *self._ends(),
             task.grouping.atoms,
             task.grouping.systems,
             CELL_VARIES=task.cell_varies,
             BINNED=self._search.binned,
+            LIMITED=self._brick is not None,
             BLOCK=BLOCK,
             **self._launch,
             **OPTIONS,
         )
 
-    def _reverse(self, due: Tensor) -> None:
+    def _ends(self) -> list[int]:
+        """Numbers of planes for the kernel, see Brick."""
+        if self._brick is None:
+            return [-1] * 6
+        return [-1 if end is None else end for axis in self._brick.ends for end in axis]
+
+    def _reverse(self, due: Tensor, rebuilds: Tensor) -> None:
         task, rows = self._task, self._task.rows
-        triton_kernels.reverse_kernel[(task.grouping.atoms,)](
+        triton_kernels.reverse_kernel[(min(task.grouping.atoms, PROGRAMS),)](
             due,
             rows.order,
             rows.index,
             rows.image,
             rows.count,
             rows.reverse,
-            task.counters.rebuilds,
+            rebuilds,
+            task.grouping.atoms,
             rows.capacity,
             task.search.images.zero,
             STEPS=rows.capacity.bit_length(),

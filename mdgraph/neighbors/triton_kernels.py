@@ -40,7 +40,7 @@ def product(vector, matrices, system, column: tl.constexpr, inside):
 
 
 @triton.jit
-def _complete(a, b, c, p, q, r):
+def completed_vectors(a, b, c, p, q, r):
     """Fills the rows a, b, c that are not periodic (not p, q, r) as `complete_cell` does."""
     periodic = p.to(tl.int32) + q.to(tl.int32) + r.to(tl.int32)
     zero = tl.zeros_like(a[0])
@@ -70,7 +70,7 @@ def _complete(a, b, c, p, q, r):
 
 
 @triton.jit
-def _inverse_columns(a, b, c):
+def inverse_columns(a, b, c):
     """Columns of the inverse of the matrix with rows a, b, c."""
     u, v, w = cross(b, c), cross(c, a), cross(a, b)
     volume = dot(a, u)
@@ -119,8 +119,8 @@ def lattice_kernel(
     store_vector(vectors + at, a, inside)
     store_vector(vectors + at + 3, b, inside)
     store_vector(vectors + at + 6, c, inside)
-    a, b, c = _complete(a, b, c, p, q, r)
-    u, v, w = _inverse_columns(a, b, c)
+    a, b, c = completed_vectors(a, b, c, p, q, r)
+    u, v, w = inverse_columns(a, b, c)
     for row in tl.static_range(3):
         store_vector(inverse + at + 3 * row, (u[row], v[row], w[row]), inside)
     list_range = tl.load(limits)
@@ -131,8 +131,8 @@ def lattice_kernel(
         d = load_vector(reference_cell + at, p)
         e = load_vector(reference_cell + at + 3, q)
         f = load_vector(reference_cell + at + 6, r)
-        d, e, f = _complete(d, e, f, p, q, r)
-        u, v, w = _inverse_columns(d, e, f)
+        d, e, f = completed_vectors(d, e, f, p, q, r)
+        u, v, w = inverse_columns(d, e, f)
         d = combined((u[0], v[0], w[0]), a, b, c)
         e = combined((u[1], v[1], w[1]), a, b, c)
         f = combined((u[2], v[2], w[2]), a, b, c)
@@ -322,6 +322,7 @@ def reverse_kernel(
     count,
     reverse,
     rebuilds,
+    atoms,
     capacity,
     zero_image,
     STEPS: tl.constexpr,
@@ -332,38 +333,39 @@ def reverse_kernel(
 
     Buffers and numbers:
         due: (1,) int32; nothing happens where it is zero.
-        order: (N,) int32, which atom a program takes.
+        order: (N,) int32, in which atoms are taken.
         index, image, count: the finished rows.
-        reverse: (N, K) int32, written.
+        reverse: (N, K) int32, written; any slot where the neighbor has no row.
         rebuilds: () int64, counted up.
-        capacity, zero_image: K, number of no translation.
+        atoms, capacity, zero_image: N, K, number of no translation.
         STEPS: bisections that find one of K + 1 places.
     """
     pdl_wait(USE_PDL)
     if tl.load(due) == 0:
         return
-    atom = tl.load(order + tl.program_id(0))
-    row = atom.to(tl.int64) * capacity
-    used = tl.load(count + atom)
-    for begin in range(0, capacity, BLOCK):
-        slot = begin + tl.arange(0, BLOCK)
-        filled = slot < used
-        neighbor = tl.load(index + row + slot, mask=filled, other=0)
-        wanted = 2 * zero_image - tl.load(image + row + slot, mask=filled, other=0)
-        other = neighbor.to(tl.int64) * capacity
-        low = tl.zeros([BLOCK], tl.int32)
-        high = tl.load(count + neighbor, mask=filled, other=0)
-        for _ in range(STEPS):
-            searching = low < high
-            middle = (low + high) // 2
-            found = tl.load(index + other + middle, mask=searching, other=0)
-            same = searching & (found == atom)
-            number = tl.load(image + other + middle, mask=same, other=0)
-            before = searching & ((found < atom) | (same & (number < wanted)))
-            low = tl.where(before, middle + 1, low)
-            high = tl.where(searching & ~before, middle, high)
-        place = tl.where(filled, tl.minimum(low, capacity - 1), slot)
-        tl.store(reverse + row + slot, place, mask=slot < capacity)
+    for turn in range(tl.program_id(0), atoms, tl.num_programs(0)):
+        atom = tl.load(order + turn)
+        row = atom.to(tl.int64) * capacity
+        used = tl.load(count + atom)
+        for begin in range(0, capacity, BLOCK):
+            slot = begin + tl.arange(0, BLOCK)
+            filled = slot < used
+            neighbor = tl.load(index + row + slot, mask=filled, other=0)
+            wanted = 2 * zero_image - tl.load(image + row + slot, mask=filled, other=0)
+            other = neighbor.to(tl.int64) * capacity
+            low = tl.zeros([BLOCK], tl.int32)
+            high = tl.load(count + neighbor, mask=filled, other=0)
+            for _ in range(STEPS):
+                searching = low < high
+                middle = (low + high) // 2
+                found = tl.load(index + other + middle, mask=searching, other=0)
+                same = searching & (found == atom)
+                number = tl.load(image + other + middle, mask=same, other=0)
+                before = searching & ((found < atom) | (same & (number < wanted)))
+                low = tl.where(before, middle + 1, low)
+                high = tl.where(searching & ~before, middle, high)
+            place = tl.where(filled, tl.minimum(low, capacity - 1), slot)
+            tl.store(reverse + row + slot, place, mask=slot < capacity)
     if tl.program_id(0) == 0:
         tl.store(rebuilds, tl.load(rebuilds) + 1)
 
@@ -379,6 +381,26 @@ def _place(fractional, low, scale, shape, at, inside):
     place = tl.floor((fractional - place) * tl.load(scale + at, mask=inside, other=0.0))
     place = tl.where(place > 0, place, 0.0)
     return tl.where(place < last, place, last.to(place.dtype)).to(tl.int32)
+
+
+@triton.jit
+def _is_far(fractional, planes, low, high, reach, periodic):
+    """Whether coordinates lie farther than the reach from those between two planes.
+
+    Numbers of planes below zero stand for the ends of the cell, or for none where it is not
+    periodic. False for what is not a number.
+    """
+    zero = tl.zeros_like(fractional)
+    start = tl.where(periodic, zero, zero - float("inf"))
+    end = tl.where(periodic, zero + 1.0, zero + float("inf"))
+    if low >= 0:
+        start = zero + tl.load(planes + low)
+    if high >= 0:
+        end = zero + tl.load(planes + high)
+    below, above = start - reach, end + reach
+    outside = (fractional < below) | (fractional > above)
+    across = (fractional + 1.0 <= above) | (fractional - 1.0 >= below)
+    return outside & ~(periodic & across)
 
 
 @kernel
@@ -407,10 +429,20 @@ def prepare_kernel(
     in_bin,
     bin_of,
     slot_of,
+    limits,
+    planes,
+    wanted,
+    low_x,
+    high_x,
+    low_y,
+    high_y,
+    low_z,
+    high_z,
     atoms,
     systems,
     CELL_VARIES: tl.constexpr,
     BINNED: tl.constexpr,
+    LIMITED: tl.constexpr,
     BLOCK: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
@@ -430,6 +462,9 @@ def prepare_kernel(
         low, scale, shape, first, curve: the plan of `CellList`.
         in_bin: (bins,) int32, zero before; atoms of each bin, counted.
         bin_of, slot_of: (N,) int32, written; slots of a bin fall in any order.
+        limits: (3,), the first is the range of the list, A.
+        planes, low_x to high_z: of a `Brick`, where rows are limited to one; -1 for None.
+        wanted: (N,) int32, whether an atom gets a row; written where rows are limited.
         atoms, systems: N, S.
     """
     pdl_wait(USE_PDL)
@@ -468,6 +503,19 @@ def prepare_kernel(
         tl.store(fractional + atom, f, mask=inside)
         tl.store(fractional + atoms + atom, g, mask=inside)
         tl.store(fractional + 2 * atoms + atom, h, mask=inside)
+    if LIMITED:
+        # A little more than the range, as rounding may put atoms elsewhere.
+        more = 1.02 * tl.load(limits)
+        matrix = inverse + system * 9
+        a, b = load_vector(matrix, inside), load_vector(matrix + 3, inside)
+        c = load_vector(matrix + 6, inside)
+        p = tl.load(pbc + at, mask=inside, other=0) != 0
+        q = tl.load(pbc + at + 1, mask=inside, other=0) != 0
+        r = tl.load(pbc + at + 2, mask=inside, other=0) != 0
+        far = _is_far(f, planes, low_x, high_x, more * norm((a[0], b[0], c[0])), p)
+        far |= _is_far(g, planes, low_y, high_y, more * norm((a[1], b[1], c[1])), q)
+        far |= _is_far(h, planes, low_z, high_z, more * norm((a[2], b[2], c[2])), r)
+        tl.store(wanted + atom, (~far).to(tl.int32), mask=inside)
     if CELL_VARIES:
         # Each system has an atom, so the lanes suffice for the systems too.
         own = atom < systems
@@ -651,6 +699,7 @@ def cell_list_kernel(
     count,
     order,
     sticky,
+    wanted,
     atoms,
     capacity,
     bins,
@@ -659,9 +708,10 @@ def cell_list_kernel(
     LANES: tl.constexpr,
     DEPTH: tl.constexpr,
     WIDTH: tl.constexpr,
+    LIMITED: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
-    """The row of one atom from the bins around its own.
+    """The rows of atoms from the bins around their own.
 
     Buffers and numbers:
         due: (1,) int32; nothing happens where it is zero.
@@ -673,6 +723,7 @@ def cell_list_kernel(
         index, image: (N, K) int32, written.
         count: (N,) int32, written; sticky: (3,) int64, the first is raised.
         order: (N,) int32, atoms by bin and number, written.
+        wanted: (N,) int32 of `prepare_kernel`; the rows of others stay as they are, of count zero.
         atoms, capacity, bins, zero_image: N, K, number of bins, number of no translation.
         LANES, DEPTH: bins, and atoms of each, looked at together.
         WIDTH: K or more, a power of two.
@@ -680,42 +731,46 @@ def cell_list_kernel(
     pdl_wait(USE_PDL)
     if tl.load(due) == 0:
         return
-    place = tl.program_id(0)
-    atom = tl.load(members + place)
-    own = tl.load(bin_of + atom)
-    row = atom.to(tl.int64) * capacity
-    found = _walk_bins(
-        place,
-        tl.load(placed + place),
-        tl.load(placed + atoms + place),
-        tl.load(placed + 2 * atoms + place),
-        stencil + own * STENCIL,
-        stencil_image + own * STENCIL,
-        offsets,
-        vectors + tl.load(system_index + atom) * 9,
-        tl.load(limits + 1),
-        bin_start,
-        members,
-        placed,
-        index + row,
-        image + row,
-        atoms,
-        capacity,
-        bins,
-        zero_image,
-        STENCIL,
-        LANES,
-        DEPTH,
-    )
-    used = tl.minimum(found, capacity)
-    _sort_row(index + row, image + row, used, atom, capacity, zero_image, WIDTH)
-    finish(count, sticky, atom, found, capacity)
-    # Members of a bin lie in any order; their ranks make one that repeats.
-    start = tl.load(bin_start + own)
-    rank = 0
-    for begin in range(start, tl.load(bin_start + own + 1), LANES):
-        here = begin + tl.arange(0, LANES)
-        inside = here < tl.load(bin_start + own + 1)
-        smaller = tl.load(members + here, mask=inside, other=atoms) < atom
-        rank += tl.sum(smaller.to(tl.int32), 0)
-    tl.store(order + start + rank, atom)
+    for place in range(tl.program_id(0), atoms, tl.num_programs(0)):
+        atom = tl.load(members + place)
+        own = tl.load(bin_of + atom)
+        is_wanted = tl.load(wanted + atom) != 0 if LIMITED else True
+        if is_wanted:
+            row = atom.to(tl.int64) * capacity
+            found = _walk_bins(
+                place,
+                tl.load(placed + place),
+                tl.load(placed + atoms + place),
+                tl.load(placed + 2 * atoms + place),
+                stencil + own * STENCIL,
+                stencil_image + own * STENCIL,
+                offsets,
+                vectors + tl.load(system_index + atom) * 9,
+                tl.load(limits + 1),
+                bin_start,
+                members,
+                placed,
+                index + row,
+                image + row,
+                atoms,
+                capacity,
+                bins,
+                zero_image,
+                STENCIL,
+                LANES,
+                DEPTH,
+            )
+            used = tl.minimum(found, capacity)
+            _sort_row(index + row, image + row, used, atom, capacity, zero_image, WIDTH)
+            finish(count, sticky, atom, found, capacity)
+        else:
+            tl.store(count + atom, 0)
+        # Members of a bin lie in any order; their ranks make one that repeats.
+        start = tl.load(bin_start + own)
+        rank = 0
+        for begin in range(start, tl.load(bin_start + own + 1), LANES):
+            here = begin + tl.arange(0, LANES)
+            inside = here < tl.load(bin_start + own + 1)
+            smaller = tl.load(members + here, mask=inside, other=atoms) < atom
+            rank += tl.sum(smaller.to(tl.int32), 0)
+        tl.store(order + start + rank, atom)

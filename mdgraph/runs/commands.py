@@ -329,16 +329,25 @@ def _interruptible(kind: type[RunConfig], configuration: RunConfig) -> Iterator[
     command = "md" if kind is MDConfig else "minimise"
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     again = _again(command, folder, ranks)
-    try:
-        yield
-    except LostRankError as error:
+
+    def way_on() -> str:
         from mdgraph.runs.md import checkpoint_step
 
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun has noticed too
         step = checkpoint_step(folder)
-        if step is None:
+        return "" if step is None else f"That in {folder} is of step {step}: {again}"
+
+    try:
+        with contextlib.ExitStack() as stack:
+            if ranks > 1:
+                from mdgraph.decomposition.heartbeat import adding
+
+                stack.enter_context(adding(way_on))
+            yield
+    except LostRankError as error:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun has noticed too
+        if not (found := way_on()):
             raise
-        raise LostRankError(f"{error} That in {folder} is of step {step}: {again}") from error
+        raise LostRankError(f"{error} {found}") from error
     except Interrupted as error:
         from mdgraph.runs.md import holds_run
 

@@ -1,6 +1,7 @@
 """What another rank than 0 does with its own lists, here in one process."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -8,8 +9,14 @@ from ase.build import bulk
 
 from mdgraph.checkpoints import load
 from mdgraph.decomposition.bricks import BrickGrid
-from mdgraph.decomposition.evaluator import DecomposedEvaluator, _DividedSystem, _Reference
-from mdgraph.decomposition.exchange import LocalExchange
+from mdgraph.decomposition.evaluator import (
+    DecomposedEvaluator,
+    _DividedSystem,
+    _Part,
+    _Reference,
+    _Server,
+)
+from mdgraph.decomposition.exchange import Call, CallMessage, LocalExchange
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.io.structures import from_ase
 from mdgraph.neighbors import NeighborList
@@ -25,9 +32,14 @@ class FollowingExchange(LocalExchange):
         super().__init__(count)
         self.leads = True
         self.shared: Sequence[torch.Tensor] = ()
+        self.dropped: list[tuple[Call, int]] = []
 
-    def share_(self, values: torch.Tensor) -> None:
+    def drop(self, call: Call, number: int) -> None:
+        self.dropped.append((call, number))
+
+    def share_(self, values: torch.Tensor) -> Callable[[], None]:
         torch.cat([part.flatten() for part in self.shared], out=values)
+        return lambda: None
 
 
 def test_lists_of_followers_grow_where_the_cell_outgrows_their_plan() -> None:
@@ -68,3 +80,21 @@ def test_lists_of_followers_grow_where_the_cell_outgrows_their_plan() -> None:
     assert forces == pytest.approx(squeezed.forces, abs=1e-9)
     virial = divided._found[-10:-1].view(3, 3)
     assert virial == pytest.approx(squeezed.virial[0], rel=1e-9)
+
+
+def test_evaluators_are_dropped_on_all_ranks() -> None:
+    """Where rank 0 has let them go, with what it had made of them."""
+    potential, grid = load("copper-pbe"), BrickGrid((1, 1, 1))
+    exchange = FollowingExchange(1)
+    server = _Server(exchange)  # type: ignore[arg-type]
+    whole = FusedTensorNet(potential, "double", "cpu")
+    evaluator = DecomposedEvaluator(whole, 4, grid, exchange)
+    number, part = evaluator.number, _Part(potential, whole.precision, "cpu", 4, grid)
+    exchange.leads = False
+    server._do(CallMessage(Call.ADD, number, part))
+    assert [*server._evaluators] == [number]
+    del evaluator
+    gc.collect()
+    assert exchange.dropped == [(Call.DROP_EVALUATOR, number)]
+    server._do(CallMessage(*exchange.dropped[0], None))
+    assert not server._evaluators

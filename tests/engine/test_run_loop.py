@@ -128,6 +128,40 @@ def test_a_cell_that_collapses_at_once_ends_the_run(share: float, depth: int) ->
     assert_same(run, single)
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("what", ["lists", "domains"])
+def test_what_overflows_however_often_it_is_enlarged_ends_the_run(what: str, depth: int) -> None:
+    run, whole = storm([], 5, depth), storm([], 5, depth)
+
+    def overflows(_: State) -> torch.Tensor:
+        return run.state.step >= 12
+
+    if what == "domains":
+        run.calculation.evaluator.outgrown = overflows  # type: ignore[method-assign]
+        said = "Atoms gather in one of the domains faster than it can be enlarged, at step 12;"
+    else:
+        run.calculation.lists[0]._plan = Always(12)  # type: ignore[attr-defined]
+        said = "Atoms come together faster than neighbor lists can be enlarged, at step 12;"
+    with pytest.raises(SimulationError, match=said):
+        run.run(20)
+    assert run.step == 11
+    whole.run(11)
+    assert_same(run, whole)
+
+
+class Always:
+    """A plan of overflows at a step and all later ones."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def __contains__(self, step: int) -> bool:
+        return step >= self.first
+
+    def remove(self, step: int) -> None:
+        pass
+
+
 class TestFailures:
     """Forces that are no numbers from a step on, in the first or the second chunk launched."""
 

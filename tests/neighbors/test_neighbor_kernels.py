@@ -26,6 +26,7 @@ from neighbor_cases import (
     water_box,
 )
 
+from mdgraph.decomposition.bricks import BrickGrid
 from mdgraph.gpu.graphs import CapturedGraph
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors import list as neighbor_list
@@ -464,3 +465,63 @@ def test_a_collapsed_liquid_overflows_and_growing_completes_the_list() -> None:
     assert rows.status().most_neighbors == found
     rows.grow()
     assert rows.status().complete
+
+
+# Limits
+
+
+@pytest.mark.parametrize(
+    ("case", "shape", "number"),
+    [
+        ("pbc (True, True, True)", (3, 1, 1), 1),
+        ("pbc (True, False, False)", (1, 1, 3), 2),
+        ("left-handed", (1, 1, 3), 0),
+    ],
+)
+def test_rows_far_from_a_brick_are_left_out(
+    case: str, shape: tuple[int, int, int], number: int
+) -> None:
+    """Those of its atoms and of their neighbors are there, through motion and growth."""
+    system, _ = CASES[case]()
+    rng = np.random.default_rng(45)
+    grid = BrickGrid(shape)
+    both = Both([unwrapped(system)], 1.5, 0.4, search="cell list", capacity=8)
+    planes = grid.planes(both.host.positions, both.host.cell, both.host.pbc)
+    both.list.limit_(grid.brick(number, planes.to(DEVICE)))
+    left_out = 0
+    for amount in (1.0, 0.01):
+        moves = amount * torch.from_numpy(rng.normal(size=both.host.positions.shape))
+        both.move(both.host.positions + moves, both.host.cell * (1.0 + 0.01 * amount))
+        left_out += assert_limited(both, grid, number, planes)
+    assert int(both.list.rebuilds) == int(both.oracle.rebuilds) == 2
+    assert left_out > 0
+    both.list.fill_()
+    both.assert_same()
+    with search_forced("cell list"):
+        both.grow()
+    assert assert_limited(both, grid, number, planes) > 0
+
+
+def assert_limited(both: Both, grid: BrickGrid, number: int, planes: torch.Tensor) -> int:
+    """Compares the rows that a domain reads; returns how many others are left out."""
+    mine, oracle = both.list, both.oracle
+    owner = grid.owners(*oracle.reference(), both.host.pbc, planes)
+    used = used_slots(oracle)
+    own = owner == number
+    needed = own | (used & own[oracle.index.long()]).any(1)
+    assert torch.equal(mine.count.cpu()[needed], oracle.count[needed])
+    assert torch.equal(mine.order.cpu(), oracle.order)
+    assert torch.equal(mine.wrap.cpu(), oracle.wrap)
+    reverse = mine.reverse.cpu()
+    assert bool(((reverse >= 0) & (reverse < mine.capacity)).all())
+    width = min(mine.capacity, oracle.capacity)
+    kept = (used & needed[:, None])[:, :width]
+    for name in ("index", "image"):
+        rows = getattr(mine, name).cpu()[:, :width]
+        assert torch.equal(rows[kept], getattr(oracle, name)[:, :width][kept])
+    # The way back from what a domain reads: its own rows, and own neighbors in rows of others.
+    read = kept & (own[:, None] | own[oracle.index.long()][:, :width])
+    assert torch.equal(reverse[:, :width][read], oracle.reverse[:, :width][read])
+    wanted = mine._builder._wanted.cpu() != 0
+    assert torch.equal(mine.count.cpu(), torch.where(wanted, oracle.count, 0))
+    return int((~wanted).sum())

@@ -39,7 +39,7 @@ class OverflowingList:
         return self._sticky
 
     def status_of(self, found: int, *others: int) -> SimpleNamespace:
-        return SimpleNamespace(complete=not found)
+        return SimpleNamespace(complete=not found, insufficient=False)
 
     def status(self) -> SimpleNamespace:
         return self.status_of(*self._sticky.tolist())
