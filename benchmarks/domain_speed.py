@@ -19,6 +19,7 @@ that on one, see `predicted_ms`.
 """
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -175,6 +176,7 @@ def measured(system: System, domains: int, options: argparse.Namespace) -> dict[
     timer = stopwatch(device)
     evaluation, building, together = (seconds(one, options.count, timer) for one in work)
     found = {"evaluation_ms": 1e3 * evaluation}
+    say(found)
     if domains > 1:
         found["cut_ms"] = 1e3 * (together - building - evaluation)
     if device.type == "cuda":
@@ -210,6 +212,7 @@ def of_steps(
     timer = stopwatch(options.device)
     run = partial(simulation.run, options.steps)
     found = {"step_ms": 1e3 * timer(run) / options.steps, "skin_A": simulation.calculation.skin}
+    say(found)
     if options.trajectory:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trajectory.h5md"
@@ -217,8 +220,14 @@ def of_steps(
                 simulation.recorders.append(TrajectoryRecorder([writer], options.trajectory))
                 found["written_ms"] = 1e3 * timer(run) / options.steps
             frames = options.steps // options.trajectory
-            print(f"# {frames} frames, {path.stat().st_size / 2**20:.0f} MiB", flush=True)
+            say({"frames": frames, "file_mib": path.stat().st_size / 2**20})
     return found
+
+
+def say(found: dict[str, float]) -> None:
+    """Tells what is known of a row that takes long, in case that it is never done."""
+    numbers = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+    print(f"# {numbers}", file=sys.stderr, flush=True)
 
 
 def predict(unit: System, options: argparse.Namespace) -> None:
