@@ -424,3 +424,57 @@ def test_two_gpus_go_the_way_of_one(tmp_path: Path, kind: str) -> None:
         places, _ = json.loads((tmp_path / "end-0.json").read_text(encoding="utf-8"))
         ends.append(places)
     np.testing.assert_allclose(ends[0], ends[1], atol=1e-5)
+
+
+STORM = """
+import json, os, sys
+from mdgraph.engine import Simulation, VelocityVerlet
+from mdgraph.io.structures import read_system
+out, count, device = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+ample, storm = [
+    Simulation(read_system(f"{out}/start.extxyz"), "water-pbe0", VelocityVerlet(0.5), seed=1,
+        device=device, skin=0.0, chunk=4, graph="off", domains=2, check=None)
+    for _ in range(2)
+]
+overflows = 0
+for _ in range(count):
+    for item in storm.calculation.lists:
+        item._allocate(item.block, item.reference_positions, item.reference_cell)
+        overflows += not item.status().complete
+    storm.step_graphs.forget()
+    storm.run(4)
+ample.run(4 * count)
+builds = int(ample.calculation.lists[0].rebuilds)
+apart = (ample.state.positions - storm.state.positions).abs().max()
+json.dump([overflows, builds, float(apart)], open(f"{out}/storm.json", "w"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "count"),
+    [
+        pytest.param("cpu", 4, marks=pytest.mark.slow),
+        pytest.param(
+            "cuda",
+            200,
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+            ],
+        ),
+    ],
+)
+def test_lists_that_overflow_and_cuts_at_each_step_change_no_bit(
+    tmp_path: Path, device: str, count: int
+) -> None:
+    """On two ranks, beside lists with ample room; on GPUs products round in other orders."""
+    begin(tmp_path)
+    (tmp_path / "storm.py").write_text(STORM, encoding="utf-8")
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    process = started([*words, "storm.py", str(tmp_path), str(count), device], tmp_path)
+    said, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    overflows, builds, apart = json.loads((tmp_path / "storm.json").read_text(encoding="utf-8"))
+    assert overflows == count
+    assert builds >= 4 * count
+    assert apart <= (0.0 if device == "cpu" else 1e-5)

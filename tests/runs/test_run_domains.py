@@ -1,5 +1,6 @@
 """Runs of one system in domains: in one process, on ranks that torchrun starts, and resumed."""
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from prepared import PreparedProcess, prepared_ranks
 
 from mdgraph.engine.restart import restart_step
@@ -253,6 +255,30 @@ def test_a_lost_rank_ends_the_run_with_the_way_on(processes: Any, tmp_path: Path
     assert "Rank 0 of 2 lost another one" in last
     assert f"That in {out} is of step " in last
     assert last.endswith(f"torchrun --nproc-per-node 2 -m mdgraph md --resume --out {out}")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda one: one.name)
+def test_a_rank_lost_between_gpus_ends_the_run_with_the_way_on(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Rank 0 waits within a graph then; the run goes on undivided."""
+    out = tmp_path / "run"
+    process, ranks = long_run(out)
+    os.kill(ranks[1], number)
+    began = time.monotonic()
+    while not gone(ranks[0]) and time.monotonic() - began < 90:
+        time.sleep(0.2)
+    assert time.monotonic() - began < 60
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(ranks[1], signal.SIGKILL)
+    status, _, said = finished(process)
+    assert status == 1
+    assert "Rank 0 of 2 lost " in said
+    step = restart_step(out / "checkpoint.safetensors")
+    assert f"That in {out} is of step {step}: torchrun --nproc-per-node 2 -m mdgraph md" in said
+    assert resume(out, {"steps": step + 10, "domains": "1"}).steps == step + 10
 
 
 @pytest.mark.parametrize(
