@@ -6,6 +6,7 @@ import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,19 @@ def sources(package: Path) -> list[Path]:
     return sorted(package.rglob("*.py"))
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All of a file, which no test changes once it is read."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten() -> Iterator[None]:
+    """A million nodes would burden each collection of garbage of the tests that follow."""
+    yield
+    nodes.cache_clear()
+
+
 def part_of(path: Path, package: Path) -> str:
     return path.relative_to(package).parts[0].removesuffix(".py")
 
@@ -61,7 +75,7 @@ def part_of(path: Path, package: Path) -> str:
 def imported_modules(path: Path, package: Path) -> Iterator[str]:
     """Absolute dotted names of everything a file imports, wherever in the file."""
     own_package = (package.name, *path.relative_to(package).parent.parts)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -189,8 +203,7 @@ def test_a_class_name_is_used_once() -> None:
     """Drivers may name a class as their host does, so they are counted by themselves."""
     names: dict[bool, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for path in sources(PACKAGE):
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
+        classes = [node.name for node in nodes(path) if isinstance(node, ast.ClassDef)]
         names[part_of(path, PACKAGE) == "drivers"].update(classes)
     assert [name for count in names.values() for name in count if count[name] > 1] == []
 
@@ -216,7 +229,7 @@ def test_kernels_that_are_set_up_early_wait_before_they_do_anything() -> None:
     found = [
         (function.name, ast.unparse(body[1] if ast.get_docstring(function) else body[0]))
         for path in sources(PACKAGE)
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for function in nodes(path)
         if isinstance(function, ast.FunctionDef)
         and (body := function.body)
         and "USE_PDL" in [argument.arg for argument in function.args.args]
