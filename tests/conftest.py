@@ -37,7 +37,7 @@ from interpreter import hasten
 from prepared import IMPORTED
 from recording import RecordedGraph
 
-from mdgraph.analysis import plots
+from mdgraph.analysis import pages, plots
 from mdgraph.checkpoints import save
 from mdgraph.cli import main
 from mdgraph.drivers.ase import calculator
@@ -289,12 +289,15 @@ def configured(tmp_path: Path, tiny_potential: Path, water_file: Path) -> Callab
 
 @pytest.fixture
 def drawn_pictures() -> None:
-    """Runs of a test with this fixture draw their pictures as those of users do."""
+    """Commands of a test with this fixture draw their pictures as those of users do."""
 
 
 @pytest.fixture(autouse=True)
 def pictures_are_not_drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in this process make the figure, but drawing it takes longer than a short run."""
+    """Commands in this process make their figures, but drawing them takes longer than a short run.
+
+    So it is of the pictures of runs and of those in pages.
+    """
     if "drawn_pictures" in request.fixturenames:
         return
 
@@ -303,6 +306,7 @@ def pictures_are_not_drawn(request: pytest.FixtureRequest, monkeypatch: pytest.M
         monkeypatch.setattr(figure, "savefig", lambda path: path.write_bytes(b"\x89PNG"))
         return figure
 
+    monkeypatch.setattr(pages, "png", lambda figure: b"\x89PNG")
     for draw in (plots.run_figure, plots.replicas_figure):
         monkeypatch.setattr(plots, draw.__name__, partial(undrawn, draw))
 

@@ -45,7 +45,12 @@ def html_table(rows: Sequence[Sequence[str]], *, header: bool = True) -> str:
 
 def html_image(figure: Figure, words: str) -> str:
     """A figure as PNG within the page, and what it shows for those who do not see it."""
+    content = base64.b64encode(png(figure)).decode()
+    return f'<img alt="{html.escape(words)}" src="data:image/png;base64,{content}">'
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as the bytes of a PNG file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
-    content = base64.b64encode(buffer.getvalue()).decode()
-    return f'<img alt="{html.escape(words)}" src="data:image/png;base64,{content}">'
+    return buffer.getvalue()

@@ -51,7 +51,7 @@ def written(path: Path, potential: Path | None) -> Path:
 
 
 def test_every_check_has_a_line_and_a_place_on_the_page(
-    mdgraph_command: Command, tiny_potential: Path, tmp_path: Path
+    mdgraph_command: Command, tiny_potential: Path, tmp_path: Path, drawn_pictures: None
 ) -> None:
     """Random weights against labels at random: status 1."""
     out = tmp_path / "out"

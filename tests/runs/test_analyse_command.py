@@ -395,7 +395,9 @@ def test_velocities_and_stresses_of_ase(analyse: Command, tmp_path: Path) -> Non
     assert json.loads((found / "analysis.json").read_text())["interval_fs"] == 4.0
 
 
-def test_a_page_has_all_in_it(walk: tuple[Path, np.ndarray, np.ndarray], analyse: Command) -> None:
+def test_a_page_has_all_in_it(
+    walk: tuple[Path, np.ndarray, np.ndarray], analyse: Command, drawn_pictures: None
+) -> None:
     found = analyse(walk[0], "--stride", 2, "--select", "element Ne")
     page = (found / "report.html").read_text()
     assert "<title>Analysis of trajectory.h5md: Ne20, 0.236 ps</title>" in page

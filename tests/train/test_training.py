@@ -29,7 +29,7 @@ from mdgraph.validate import dynamics_checks
 
 
 def test_a_small_set_is_learned_and_runs(
-    tmp_path: Path, mdgraph_command: Callable[..., Any]
+    tmp_path: Path, mdgraph_command: Callable[..., Any], drawn_pictures: None
 ) -> None:
     """From a data set by the command to a calculator with the errors that the table states.
 
