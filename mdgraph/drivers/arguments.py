@@ -3,10 +3,14 @@
 openmm-ml imports this with every program that uses it, so nothing heavy is imported here.
 """
 
-from collections.abc import Collection, Iterable
-from typing import Any, Final
+import functools
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, ParamSpec, TypeVar
 
 from mdgraph.errors import InputError, name_some, similar_names
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 FROM_CHECKPOINT: Final = "from checkpoint"
 """The Coulomb cutoff that keeps the one of the potential."""
@@ -38,6 +42,25 @@ def with_coulomb_cutoff(potential: Any, cutoff: float | str | None) -> Any:
     return potential.with_coulomb_cutoff(cutoff)
 
 
+def without_domains(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuses `domains`, which a Simulation of the engine takes, by InputError."""
+
+    @functools.wraps(function)
+    def refusing(*arguments: P.args, **named: P.kwargs) -> R:
+        _refuse_domains(named)
+        return function(*arguments, **named)
+
+    return refusing
+
+
+def _refuse_domains(names: Collection[str]) -> None:
+    if "domains" in names:
+        raise InputError(
+            "The drivers for ASE, OpenMM and openmm-ml evaluate a system whole; divide it among "
+            "domains by mdgraph.engine.Simulation, which takes ASE's Atoms, or by mdgraph md."
+        )
+
+
 def check_known(function: str, names: Iterable[str], known: Collection[str]) -> None:
     """Refuses unknown arguments, and proposes the nearest known ones.
 
@@ -50,6 +73,7 @@ def check_known(function: str, names: Iterable[str], known: Collection[str]) -> 
         InputError: an argument that the function does not take.
     """
     if unknown := sorted(set(names) - set(known)):
+        _refuse_domains(unknown)
         near = [match for name in unknown for match in similar_names(name, known)[:1]]
         some = name_some(sorted(known), 30)
         advice = f"did you mean {name_some(near)}?" if near else f"it takes {some}."

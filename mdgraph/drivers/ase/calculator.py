@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from mdgraph.arguments import checked
 from mdgraph.checkpoints import load
 from mdgraph.devices import device_named
-from mdgraph.drivers.arguments import FROM_CHECKPOINT, with_coulomb_cutoff
+from mdgraph.drivers.arguments import FROM_CHECKPOINT, with_coulomb_cutoff, without_domains
 from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.engine import FIRE, Calculation, Integrator, Simulation
 from mdgraph.engine.calculation import (
@@ -349,6 +349,7 @@ class MDGraphCalculator(Calculator):
     implemented_properties = ["energy", "free_energy", "forces", "energies", "stress"]  # noqa: RUF012
     ignored_changes = {"initial_charges", "initial_magmoms"}  # noqa: RUF012
 
+    @without_domains
     @checked
     def __init__(
         self,

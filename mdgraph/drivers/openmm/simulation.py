@@ -9,6 +9,7 @@ from openmm import app, unit
 
 from mdgraph.arguments import checked
 from mdgraph.devices import device_named
+from mdgraph.drivers.arguments import without_domains
 from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.drivers.openmm.dynamics import Dynamics
 from mdgraph.drivers.openmm.sync import ContextSync, EngineFactory, Options, logger
@@ -238,6 +239,7 @@ class Simulation(app.Simulation):
             the engine's force added.
     """
 
+    @without_domains
     @checked
     def __init__(
         self,

@@ -61,6 +61,8 @@ def parameters(dynamics: EngineDynamics) -> dict[str, float]:
         (lambda: npt(crystal(), pressure_au=None), "pressure is given nowhere"),
         (lambda: FIRE(crystal(), max_step=0.1), "did you mean maxstep"),
         (lambda: FIRE(crystal(), dt=0.2, fa=0.9), "take dt other than 0.1, fa other than 0.99"),
+        (lambda: VelocityVerlet(crystal(), STEP, domains=2), "domains by mdgraph.engine.Simul"),
+        (lambda: MDGraphCalculator("copper-pbe", domains=2), "evaluate a system whole; divide"),
     ],
 )
 def test_unknown_arguments_are_refused_with_the_known_ones(

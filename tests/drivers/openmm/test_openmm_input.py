@@ -180,6 +180,7 @@ def test_the_arguments_of_openmms_own_simulation_are_explained(tiny_potential: P
         ((tiny_potential, verlet(), platform), {}, "no Platform of OpenMM; .* give device="),
         ((tiny_potential, verlet(), None, platform), {}, "give device="),
         ((tiny_potential, verlet()), {"platform": platform}, "give device="),
+        ((tiny_potential, verlet()), {"domains": 2}, "domains by mdgraph.engine.Simulation"),
         ((tiny_potential, verlet()), {"platformProperties": {"Precision": "mixed"}}, "device="),
         ((tiny_potential, verlet(), "cuda"), {}, "is of type str, no System"),
     ):
