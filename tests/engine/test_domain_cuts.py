@@ -40,10 +40,17 @@ CASES = {
 }
 
 
+BOTH = (TorchCutter, KernelCutter)
+
+
 def divisions(
-    system: System, shape: tuple[int, int, int], device: str, monkeypatch: pytest.MonkeyPatch
+    system: System,
+    shape: tuple[int, int, int],
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+    cutters: tuple[type, ...] = BOTH,
 ) -> tuple[State, list[NeighborList], list[Division]]:
-    """A system with two lists, cut by torch and by kernels."""
+    """A system with two lists, cut by each; later divisions are cut by the last."""
     generator = torch.Generator().manual_seed(0)
     state = State([system], device)
     moves = 0.1 * torch.randn(state.positions.shape, dtype=torch.float64, generator=generator)
@@ -53,7 +60,7 @@ def divisions(
     planes = grid.planes(state.positions, state.cell, state.pbc)
     numbers = range(len(grid)) if len(grid) < 9 else (0, 31, 32)
     made = []
-    for cutter in (TorchCutter, KernelCutter):
+    for cutter in cutters:
         monkeypatch.setattr(
             "mdgraph.decomposition.division._cutter_class", lambda _, kind=cutter: kind
         )
@@ -140,7 +147,7 @@ def test_a_domain_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_both_sides_of_a_message_have_as_much_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where one of them missed atoms, its list having been incomplete."""
-    state, lists, (whole, _) = divisions(water(), (2, 1, 1), "cpu", monkeypatch)
+    state, lists, (whole,) = divisions(water(), (2, 1, 1), "cpu", monkeypatch, (TorchCutter,))
     grid, planes = BrickGrid((2, 1, 1)), whole._planes
     sides = [Division([number], grid, planes, state, lists, 4) for number in range(2)]
     sides[0].domains[0].most[len(state.elements) :] += 50
@@ -159,7 +166,7 @@ def test_both_sides_of_a_message_have_as_much_room(monkeypatch: pytest.MonkeyPat
 
 def test_what_came_after_an_overflow_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Atoms that flew anywhere, or to no number, would fill one domain with the whole system."""
-    state, lists, (division, _) = divisions(water(), (2, 1, 1), "cpu", monkeypatch)
+    state, lists, (division,) = divisions(water(), (2, 1, 1), "cpu", monkeypatch, (TorchCutter,))
     first = division.domains[0]
     before = first.capacity.rows
     first.most[0] += 10**6
