@@ -17,6 +17,18 @@ from mdgraph.shipped import EXAMPLES, shipped_potentials
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
+EVERY_EXAMPLE = """
+import sys
+from mdgraph.cli import main
+for name in sys.argv[1:]:
+    sys.argv = ["mdgraph", "example", name]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, name
+"""
+
+
 def built(tree: Path, out: Path) -> tuple[Path, Path]:
     """The wheel and the source archive of a tree, without the network."""
     subprocess.run(
@@ -95,8 +107,7 @@ def test_the_installed_wheel_works(distributions: tuple[Path, Path], tmp_path: P
     listed = python("-m", "mdgraph", "potentials").splitlines()
     assert [line.partition(":")[0] for line in listed] == list(shipped_potentials())
     assert all(str(site / "mdgraph" / "potentials") in line for line in listed)
-    for name in EXAMPLES:
-        python("-m", "mdgraph", "example", name)
+    python("-c", EVERY_EXAMPLE, *EXAMPLES)
     for source in (ROOT / "examples").glob("*.py"):
         assert (tmp_path / "python" / "examples" / source.name).read_bytes() == source.read_bytes()
 
