@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 PERIOD: Final = 1.0
 """s between two beats."""
 
-SILENCE: Final = 40
+SILENCE: Final = 30
 """Beats without an answer after which a rank counts as lost. Beats are counted, not seconds, so
 that a job which was suspended as a whole goes on."""
 
