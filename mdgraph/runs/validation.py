@@ -76,6 +76,15 @@ def validate(
             help="Between frames of DATA, if they are a trajectory that liquids are held against.",
         ),
     ] = None,
+    picoseconds: Annotated[
+        float | None,
+        typer.Option(
+            "--dynamics-ps",
+            min=0.01,
+            max=1e6,
+            help="Of each run of dynamics, however long it takes; without it, ten at most.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of displacements and velocities.")] = 0,
     overwrite: Overwrite = False,
     **options: Any,
@@ -99,13 +108,14 @@ def validate(
     if split is not None and data is None:
         raise InputError("--split chooses frames of DATA; give the data set before it.")
     source = read_potential(Configuration(potential=potential))
-    part = ""
+    part, training = "", []
     if data is None:
         frames = _start(source)
     elif split is None:
         frames = read_frames(data, options)
     else:
         frames, part = read_held_out(data, split)
+        training = read_training(data, split)
     if temperature is None:
         names = [*dict.fromkeys(frame.group for frame in frames), "" if data is None else data.name]
         temperature = float(max(temperatures_in(names), default=AMBIENT))
@@ -121,6 +131,8 @@ def validate(
             quick=quick,
             seed=seed,
             interval=interval,
+            training=training,
+            picoseconds=picoseconds,
         ):
             checks.append(check)
             typer.echo(printable(f"{check.verdict:<5}  {check.name}: {check.sentence}"))
@@ -214,6 +226,14 @@ def read_held_out(path: Path, split: Path) -> "tuple[list[LabelledFrame], str]":
         return list(dataset.frames(parts[name])), f", {name} of {split.name}"
 
 
+def read_training(path: Path, split: Path) -> "list[LabelledFrame]":
+    """Frames of a data set that its split trains on; raises as `read_held_out`."""
+    from mdgraph.data import open_dataset, read_split
+
+    with open_dataset(path) as dataset:
+        return list(dataset.frames(read_split(split, dataset).train))
+
+
 def _start(source: "Source") -> "list[LabelledFrame]":
     """The structure that comes with a potential, without labels."""
     from mdgraph.data import LabelledFrame
@@ -238,6 +258,8 @@ def all_checks(
     quick: bool,
     seed: int,
     interval: float | None = None,
+    training: "Sequence[LabelledFrame]" = (),
+    picoseconds: float | None = None,
 ) -> "Iterator[Check]":
     """Yields all checks that frames allow, in the order of the page.
 
@@ -250,6 +272,8 @@ def all_checks(
         quick: fewer points and frames.
         seed: of what is random.
         interval: fs from one frame to the next, if they are a trajectory.
+        training: frames that were trained on, if `frames` were held out of the same data.
+        picoseconds: of each run of dynamics; None takes what `dynamics_checks` does.
     """
     from mdgraph.data.bonding import kind_of
     from mdgraph.models import check_species
@@ -257,6 +281,7 @@ def all_checks(
     from mdgraph.validate.crystals import crystal_compounds, crystal_elements
     from mdgraph.validate.dynamics_checks import dynamics_checks
     from mdgraph.validate.frame_checks import MOST_FRAMES, frame_checks, spaced, system_of
+    from mdgraph.validate.held_out import look_alikes_check
     from mdgraph.validate.liquids import cut
     from mdgraph.validate.molecule_checks import molecule_checks
     from mdgraph.validate.verdicts import Check, Verdict
@@ -264,6 +289,8 @@ def all_checks(
     potential = source.potential
     check_species(potential.species, [n for frame in frames for n in frame.numbers.tolist()])
     yield from frame_checks(frames, potential, device, domain=source.domain, quick=quick, seed=seed)
+    if training:
+        yield look_alikes_check(frames, training, potential, device)
     several = [frame for frame in frames if len(frame) > 1]
     molecular = [frame for frame in several if not frame.pbc.any()]
     molecules = [system_of(frame) for frame in molecular]
@@ -295,6 +322,7 @@ def all_checks(
             temperature=temperature,
             quick=quick,
             seed=seed,
+            picoseconds=picoseconds,
             interval=interval,
         )
     except MDGraphError as error:

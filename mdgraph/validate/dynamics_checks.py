@@ -58,7 +58,9 @@ SUBJECTS: Final = 3
 PICOSECONDS: Final = 10.0
 """ps of each replica at most: 8 of them then tell a failure in 27 ps from none."""
 
-NVE_PICOSECONDS: Final = 4.0
+NVE_SHARE: Final = 0.4
+"""Length of the runs at constant energy over that of the others."""
+
 MINUTES: Final = (4.0, 0.35)
 """Wall time of all runs together, and with `quick`, after which they stop earlier."""
 
@@ -138,6 +140,7 @@ def dynamics_checks(
     quick: bool = False,
     seed: int = 0,
     minutes: float | None = None,
+    picoseconds: float | None = None,
     interval: float | None = None,
 ) -> Iterator[Check]:
     """Yields the checks of dynamics; syncs.
@@ -152,6 +155,7 @@ def dynamics_checks(
         quick: run a twelfth of the wall time, and one kind of structures.
         seed: of velocities and noise.
         minutes: wall time of all runs; None takes `MINUTES`.
+        picoseconds: of each run in a bath, however long it takes; None takes `PICOSECONDS` at most.
         interval: fs from one frame to the next, if they are a trajectory.
     """
     rounding = precision_named(precision)
@@ -164,11 +168,15 @@ def dynamics_checks(
     probe = CrystalProbe(evaluator, device, precision)
     subjects = _subjects(frames, shortest, probe, device)[: 1 if quick else SUBJECTS]
     total = MINUTES[1 if quick else 0] if minutes is None else minutes
+    if picoseconds is not None:
+        total = math.inf
+    else:
+        picoseconds = PICOSECONDS
     for subject in subjects:
         bath, hot_bath, free = (total / len(subjects) * share for share in SHARES)
         options = StabilityOptions(
             temperature=temperature,
-            ps=PICOSECONDS,
+            ps=picoseconds,
             bath_ps=WARM_UP,
             timestep=_timestep(subject),
             friction=FRICTION,
@@ -185,7 +193,8 @@ def dynamics_checks(
         check, ends = _bath_check(subject, evaluator, options, device, record=record)
         yield check
         if len(ends) > 1:
-            yield _energy_check(subject.name, ends, evaluator, options, device, free, record)
+            options = replace(options, minutes=free)
+            yield _energy_check(subject.name, ends, evaluator, options, device, record)
         if record is not None:
             yield from liquid_checks(
                 subject.starts[0], subject.name, record, subject.liquid, interval
@@ -416,13 +425,12 @@ def _energy_check(
     evaluator: Evaluator,
     options: StabilityOptions,
     device: torch.device,
-    minutes: float,
     record: LiquidRecord | None,
 ) -> Check:
-    """Goes on from starts with velocities, without the bath."""
+    """Goes on from starts with velocities, without the bath, for a share of the time in it."""
     name = f"energy of {subject} at constant energy"
-    steps = round(1e3 * NVE_PICOSECONDS / options.timestep)
-    deadline = time.monotonic() + 60.0 * minutes
+    steps = max(_FEWEST, round(1e3 * NVE_SHARE * options.ps / options.timestep))
+    deadline = time.monotonic() + 60.0 * options.minutes
     interval = max(1, steps // _SAMPLES)
     energies = _Energies(interval)
     try:

@@ -2,14 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
 from mdgraph.data.similarity import describe_frame, response
 from mdgraph.system import System
-from mdgraph.validate.probes import Evaluate
+from mdgraph.validate.probes import Evaluate, evaluate_with
+from mdgraph.validate.verdicts import Check, Verdict
+
+NEAR: Final = 0.01
+"""A an atom within which frames are alike, as for `mdgraph data check`: a fit of the one is a fit
+of the other."""
+
+ALIKE_SHARE: Final = 0.1
+"""Share of the frames beyond which errors are looked at: an error of zero there would lower the
+mean by as much, which is the size of a step between two recipes."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +91,40 @@ def frame_errors(
         )
         for mask in masks
     ]
+
+
+def look_alikes_check(
+    frames: Sequence[LabelledFrame],
+    training: Sequence[LabelledFrame],
+    potential: Any,
+    device: torch.device,
+) -> Check:
+    """How many held-out frames training holds almost the same, and errors without them.
+
+    Args:
+        frames: held-out frames.
+        training: training frames.
+        potential: path, shipped name, potential or evaluator.
+        device: of the evaluation.
+    """
+    alike = look_alikes(frames, training, NEAR)
+    count, known = (
+        int(alike.sum()),
+        [frame.energy + np.array(frame.forces, dtype=np.float64).sum() for frame in frames],
+    )
+    text = f"{count} of {len(frames)} frames lie within {NEAR:g} A an atom of a training frame"
+    numbers: dict[str, Any] = {"alike": count, "frames": len(frames)}
+    if 0 < count < len(frames) and np.isfinite(known).all():
+        masks = [np.full(len(frames), True), ~alike]
+        every, rest = frame_errors(frames, evaluate_with(potential, device), masks)
+        text += (
+            f"; without them the MAE is {1e3 * rest.energy:.3g} meV/atom and "
+            f"{1e3 * rest.forces:.3g} meV/A, with them {1e3 * every.energy:.3g} and "
+            f"{1e3 * every.forces:.3g}"
+        )
+        numbers |= {
+            "energy_mae_without_meV_per_atom": 1e3 * rest.energy,
+            "force_mae_without_meV_per_A": 1e3 * rest.forces,
+        }
+    verdict = Verdict.LOOK if count > ALIKE_SHARE * len(frames) else Verdict.OK
+    return Check("look-alikes", verdict, f"{text}.", numbers)

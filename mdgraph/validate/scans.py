@@ -1,4 +1,4 @@
-"""Scans of a molecule: structures along bonds, angles, torsions, contacts and dimers."""
+"""Scans of a molecule: structures along bonds, angles, torsions, contacts, transfers and dimers."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -37,6 +37,11 @@ MODE_ENERGY: Final = 3.0
 STIFF: Final = 200.0
 """eV to which a vibration is followed, or to `LARGEST_PUSH`, and cm^-1, below which it is none that
 is straight: atoms of a torsion move on circles."""
+
+ACCEPTORS: Final = (7, 8, 9, 16)
+LONGEST_BRIDGE: Final = 2.2
+"""Elements between which a hydrogen bond lets a proton go (N, O, F, S), and A from the hydrogen to
+the farther one; beyond, the straight way over is no way that it takes."""
 
 DIMER: Final = (1.0, 4.0)
 """A, closest distance between two molecules."""
@@ -285,6 +290,35 @@ def hydrogen_scans(molecule: Molecule, quick: bool) -> list[Scan]:
     return scans
 
 
+def transfer_scans(molecule: Molecule, quick: bool) -> list[Scan]:
+    """Hydrogens of hydrogen bonds moved straight from one heavy atom to the other.
+
+    All else stays, and at the end the new bond is as long as the old one was.
+    """
+    system, scans = molecule.system, []
+    x = np.linspace(0.0, 1.0, 6 if quick else 11)
+    for hydrogen in np.flatnonzero(system.numbers == HYDROGEN).tolist():
+        if len(molecule.neighbors[hydrogen]) != 1:
+            continue
+        (donor,) = molecule.neighbors[hydrogen]
+        apart = np.linalg.norm(system.positions - system.positions[hydrogen], axis=1)
+        for acceptor in np.flatnonzero(np.isin(system.numbers, ACCEPTORS)).tolist():
+            way = apart[acceptor] - apart[donor]
+            near = acceptor != donor and way > 0.0 and apart[acceptor] < LONGEST_BRIDGE
+            if not near or system.numbers[donor] not in ACCEPTORS:
+                continue
+            along = (system.positions[acceptor] - system.positions[hydrogen]) / apart[acceptor]
+            copies = []
+            for share in x:
+                positions = system.positions.copy()
+                positions[hydrogen] += share * way * along
+                copies.append(system.replace(positions=positions))
+            name = molecule.label(donor, hydrogen, acceptor)
+            judged = np.full(len(x), True)
+            scans.append(Scan("transfers", name, x, copies, judged, "share of the way"))
+    return scans
+
+
 def dimer_scans(molecule: Molecule, quick: bool, seed: int) -> list[Scan]:
     """Two copies, one turned at random, approached along random directions."""
     random = np.random.default_rng(seed)
@@ -350,5 +384,6 @@ def all_scans(molecule: Molecule, quick: bool, seed: int) -> list[Scan]:
         *angle_scans(molecule, quick),
         *torsion_scans(molecule, quick),
         *hydrogen_scans(molecule, quick),
+        *transfer_scans(molecule, quick),
         *dimer_scans(molecule, quick, seed),
     ]

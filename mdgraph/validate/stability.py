@@ -296,18 +296,3 @@ def temperature_deviations(
         spreads.append(values.var(ddof=1) / blocks)
     error = math.sqrt(float(np.mean(spreads))) if spreads else math.nan
     return [(mean - temperature) / error for mean in means]
-
-
-def wilson_interval(successes: int, trials: int, normal: float = 1.96) -> tuple[float, float]:
-    """Wilson's score interval of a proportion, DOI 10.1080/01621459.1927.10502953.
-
-    Args:
-        successes: of the trials.
-        trials: at least one.
-        normal: quantile of the normal distribution; 1.96 for 95 %.
-    """
-    share, square = successes / trials, normal**2
-    middle = (share + 0.5 * square / trials) / (1.0 + square / trials)
-    spread = math.sqrt(share * (1.0 - share) / trials + 0.25 * square / trials**2)
-    half = normal * spread / (1.0 + square / trials)
-    return max(0.0, middle - half), min(1.0, middle + half)

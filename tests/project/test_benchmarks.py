@@ -160,11 +160,6 @@ def test_speed_prints_a_table(printed_lines: Callable[..., list[str]]) -> None:
     ("name", "options", "sentence"),
     [
         ("speed", ["--atoms", 25, "--device", "cpu"], "and 25 is no multiple of that; ask for 24."),
-        (
-            "validate",
-            ["stability", "water-pbe0", "no.xyz"],
-            "there is no such file or folder; check the name.",
-        ),
         ("steps", ["--device", "cuda:x"], "Unknown device 'cuda:x'; choose cpu, cuda or cuda:N."),
     ],
 )

@@ -78,7 +78,7 @@ class Wrong(AutogradEvaluator):
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of some hundred steps, and no limit of wall time."""
     monkeypatch.setattr(module, "PICOSECONDS", 0.3)
-    monkeypatch.setattr(module, "NVE_PICOSECONDS", 0.4)
+    monkeypatch.setattr(module, "NVE_SHARE", 4 / 3)
     monkeypatch.setattr(module, "WARM_UP", 0.1)
 
 

@@ -4,12 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 from ase.build import molecule
+from toys import LennardJones
 
 from mdgraph.data import LabelledFrame
 from mdgraph.engine.calculation import EvaluationResult
+from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.system import System
-from mdgraph.validate.held_out import frame_errors, look_alikes
+from mdgraph.validate.held_out import frame_errors, look_alikes, look_alikes_check
+from mdgraph.validate.verdicts import Verdict
 
 
 def frame(seed: int, size: float, name: str = "CH3CH2OH") -> LabelledFrame:
@@ -40,3 +44,17 @@ def test_errors_are_means_over_the_frames_of_each_choice() -> None:
     assert (all_of_them.frames, some.frames) == (3, 2)
     assert (all_of_them.energy, some.energy) == pytest.approx((3.0 / 9, 3.5 / 9))
     assert (all_of_them.forces, some.forces) == pytest.approx((0.3, 0.35))
+
+
+@pytest.mark.parametrize(("copies", "verdict"), [(0, Verdict.OK), (1, Verdict.LOOK)])
+def test_a_line_tells_errors_without_look_alikes(copies: int, verdict: Verdict) -> None:
+    """Beyond a tenth of the frames it is a look; labels of an ideal gas leave their own size."""
+    potential = AutogradEvaluator(LennardJones(1e-12, 1.0, 3.0))
+    frames = [frame(number, 0.1) for number in (1, 2, 6)]
+    training = [frame(number, 0.1) for number in (3, 4)] + frames[2:] * copies
+    check = look_alikes_check(frames, training, potential, torch.device("cpu"))
+    assert check.verdict is verdict
+    assert f"{copies} of 3 frames lie within 0.01 A" in check.sentence
+    if copies:
+        assert check.numbers["energy_mae_without_meV_per_atom"] == pytest.approx(1500 / 9, rel=1e-6)
+        assert check.numbers["force_mae_without_meV_per_A"] == pytest.approx(150.0, rel=1e-6)

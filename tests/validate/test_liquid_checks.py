@@ -29,7 +29,7 @@ from mdgraph.validate.liquid_checks import (
     liquid_reference,
     spectrum_check,
 )
-from mdgraph.validate.liquids import DROP, cut
+from mdgraph.validate.liquids import DROP, cut, mean_and_error
 from mdgraph.validate.verdicts import Check, Verdict
 
 CPU = torch.device("cpu")
@@ -83,7 +83,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of some hundred steps, without a limit of wall time, in a bath that cools at once."""
     monkeypatch.setattr(module, "FRICTION", 100.0)
     monkeypatch.setattr(module, "PICOSECONDS", 0.14)
-    monkeypatch.setattr(module, "NVE_PICOSECONDS", 0.06)
+    monkeypatch.setattr(module, "NVE_SHARE", 3 / 7)
     monkeypatch.setattr(module, "WARM_UP", 0.06)
     monkeypatch.setattr(liquid_checks, "BLOCK", 0.02)
 
@@ -289,3 +289,13 @@ def test_a_drop_is_whole_molecules_that_lie_together() -> None:
     assert bonds == pytest.approx(0.97, abs=0.01)
     assert len(cut(liquid, "molecule")) == 3
     assert len(cut(liquid, "slab")) == len(liquid)
+
+
+def test_errors_of_means_are_the_larger_of_both() -> None:
+    """Of all blocks, or of starts where these differ by more."""
+    blocks = np.array([[1.0, 5.0], [1.0, 5.0]])[..., None]
+    mean, error = mean_and_error(blocks)
+    assert mean == pytest.approx(3.0)
+    assert error == pytest.approx(2.0)
+    _, error = mean_and_error(blocks.swapaxes(0, 1))
+    assert error == pytest.approx(16.0**0.5 / 3.0**0.5 / 2.0)

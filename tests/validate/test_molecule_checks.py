@@ -29,6 +29,7 @@ from mdgraph.validate.scans import (
     dimer_scans,
     hydrogen_scans,
     torsion_scans,
+    transfer_scans,
 )
 from mdgraph.validate.verdicts import Check, Verdict
 
@@ -105,6 +106,21 @@ def test_methyls_and_amines_are_turns_and_other_bonds_torsions() -> None:
         for copy in scan.systems:
             rest = lengths(molecule.system, molecule.bonds)
             np.testing.assert_allclose(lengths(copy, molecule.bonds), rest)
+
+
+def test_a_hydrogen_goes_over_to_the_other_oxygen() -> None:
+    """Of a hydrogen bond alone, straight, to where its new bond is as long as the old one."""
+    numbers = np.array([8, 1, 8, 1, 1])
+    places = [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [2.6, 0.0, 0.0], [2.9, 0.9, 0.0], [2.9, -0.9, 0.0]]
+    molecule = Molecule(System(numbers, np.array(places)))
+    (scan,) = transfer_scans(molecule, quick=True)
+    assert (scan.name, len(scan.x)) == ("O0-H1-O2", 6)
+    ends = [scan.systems[place].positions[1, 0] for place in (0, -1)]
+    assert ends == pytest.approx([1.0, 1.6])
+    for system in scan.systems:
+        np.testing.assert_array_equal(np.delete(system.positions, 1, 0), np.delete(places, 1, 0))
+    far = System(numbers, np.array(places) + np.array([[0], [0], [1], [1], [1]]) * [0.8, 0.0, 0.0])
+    assert transfer_scans(Molecule(far), quick=True) == []
 
 
 def test_hydrogens_and_dimers_come_as_near_as_said() -> None:

@@ -1,7 +1,5 @@
 """The probe of stability sees what breaks, and counts what does not."""
 
-import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,15 +14,16 @@ from ase.build import bulk, molecule
 from repository import ROOT
 
 from mdgraph.engine import Simulation
-from mdgraph.io.structures import read_systems
+from mdgraph.io.structures import from_ase, read_systems
 from mdgraph.system import System
 from mdgraph.validate import stability
 from mdgraph.validate.bonds import BondGraph, NeighborGraph, shortest_distances
 from mdgraph.validate.stability import (
     StabilityMonitor,
+    StabilityOptions,
+    StabilityResult,
     Start,
     temperature_deviations,
-    wilson_interval,
 )
 
 CPU = torch.device("cpu")
@@ -166,54 +165,34 @@ def test_temperatures_are_judged_by_their_own_noise() -> None:
     assert np.isnan(temperature_deviations(few, 300.0, 50)).all()
 
 
-def test_the_interval_of_a_share_is_that_of_wilson() -> None:
-    assert wilson_interval(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
-    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
-    assert wilson_interval(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
-
-
-@pytest.fixture
-def found(printed: Callable[..., str]) -> Callable[..., dict[str, Any]]:
-    """What the script finds of the shipped water."""
-
-    def run(*arguments: object) -> dict[str, Any]:
-        return json.loads(
-            printed("validate", "stability", "water-pbe0", *arguments, "--device", "cpu", "--json")
-        )
-
-    return run
+def runs(frames: list[Atoms], **changes: Any) -> StabilityResult:
+    """Of the shipped water on a CPU, looked at every 2 fs."""
+    systems = [from_ase(frame).replace(velocities=None) for frame in frames]
+    bonds = BondGraph(systems[0], shortest_distances(systems), torch.device("cpu"))
+    options = StabilityOptions(bath_ps=0.0, every_fs=2.0, **changes)
+    return stability.stability(systems, "water-pbe0", bonds, options, torch.device("cpu"))
 
 
 @pytest.mark.statistical
-def test_the_shipped_water_holds_together_and_falls_apart_when_hot(
-    found: Callable[..., dict[str, Any]],
-) -> None:
-    sample = ROOT / "data" / "water27.extxyz"
-    options = [sample, "--starts", 2, "--ps", 0.03, "--bath-ps", 0, "--every-fs", 2]
-    calm = found(*options)
-    assert calm["stable"] == calm["starts"] == 2
-    assert calm["ps"] == pytest.approx(0.03)
-    assert min(calm["closest"]) > 0.85
-    assert 150.0 < np.mean(calm["mean_K"]) < 450.0
-    hot = found(*options, "--temperature", 6000)
-    assert hot["stable"] == 0
-    assert all({"bonds", "contact", "stopped"} & set(one) for one in hot["failures"])
+def test_the_shipped_water_holds_together_and_falls_apart_when_hot() -> None:
+    frames = ase.io.read(ROOT / "data" / "water27.extxyz", ":")[:2]
+    calm = runs(frames, ps=0.03)
+    assert calm.stable == len(calm.starts) == 2
+    assert calm.ps == pytest.approx(0.03)
+    assert min(start.closest for start in calm.starts) > 0.85
+    assert 150.0 < np.mean([start.kelvin for start in calm.starts]) < 450.0
+    hot = runs(frames, ps=0.03, temperature=6000.0)
+    assert hot.stable == 0
+    assert all({"bonds", "contact", "stopped"} & set(start.failures) for start in hot.starts)
 
 
-def test_a_start_that_explodes_leaves_the_other(
-    found: Callable[..., dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    frames = ase.io.read(ROOT / "data" / "water27.extxyz", ":") * 2
-    frames[0] = frames[0].copy()
+def test_a_start_that_explodes_leaves_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = ase.io.read(ROOT / "data" / "water27.extxyz", ":")[:2]
     frames[0].positions *= 0.8  # bonds of 0.78 A hold some eV each
-    ase.io.write(tmp_path / "frames.extxyz", frames)
-    options = ["--starts", 2, "--ps", 0.02, "--bath-ps", 0, "--every-fs", 2]
     cool = partial(Simulation, maximum_temperature=1000.0)
     monkeypatch.setattr(stability, "Simulation", cool)
-    told = found(tmp_path / "frames.extxyz", *options)
-    assert told["ps"] == pytest.approx(0.02)
-    assert "stopped" in told["failures"][0]
-    assert told["failures"][1] == {}
-    assert told["stable"] == 1
+    told = runs(frames, ps=0.02)
+    assert told.ps == pytest.approx(0.02)
+    assert "stopped" in told.starts[0].failures
+    assert told.starts[1].failures == {}
+    assert told.stable == 1

@@ -1,26 +1,21 @@
 """Drops, slabs and molecules cut out of a liquid are whole, and where they were."""
 
-from collections.abc import Callable
-from pathlib import Path
-
-import ase.io
 import numpy as np
 import pytest
 from ase.build import bulk, molecule
 from repository import ROOT
 
-from mdgraph.errors import FileError, InputError
-from mdgraph.io.structures import read_systems
+from mdgraph.errors import InputError
+from mdgraph.io.structures import from_ase, read_systems
+from mdgraph.validate.liquids import cut
 
 LIQUID = ROOT / "data" / "water27.extxyz"
 
 
 @pytest.mark.parametrize(("shape", "atoms"), [("drop", 60), ("slab", 81), ("molecule", 3)])
-def test_molecules_are_whole(
-    printed: Callable[..., str], tmp_path: Path, shape: str, atoms: int
-) -> None:
-    printed("validate", "cut", LIQUID, tmp_path / "out.extxyz", "--shape", shape)
-    found, liquid = read_systems(tmp_path / "out.extxyz"), read_systems(LIQUID)
+def test_molecules_are_whole(shape: str, atoms: int) -> None:
+    liquid = read_systems(LIQUID)
+    found = [cut(frame, shape) for frame in liquid]
     assert len(found) == len(liquid) == 9
     for one, whole in zip(found, liquid, strict=True):
         assert len(one) == atoms
@@ -56,17 +51,8 @@ def test_molecules_are_whole(
             np.testing.assert_allclose(one.cell, np.diag([edge, edge, 3.0 * edge]))
 
 
-def test_what_cannot_be_cut_is_refused(printed: Callable[..., str], tmp_path: Path) -> None:
-    out = tmp_path / "out.extxyz"
-    ase.io.write(tmp_path / "one.xyz", molecule("H2O"))
+def test_what_cannot_be_cut_is_refused() -> None:
     with pytest.raises(InputError, match="has an open side; give one that is periodic"):
-        printed("validate", "cut", tmp_path / "one.xyz", out)
-    assert not out.exists()
-    ase.io.write(tmp_path / "silicon.xyz", bulk("Si", cubic=True))
+        cut(from_ase(molecule("H2O")), "drop")
     with pytest.raises(InputError, match="hang together; give a liquid of molecules"):
-        printed("validate", "cut", tmp_path / "silicon.xyz", out)
-    with pytest.raises(FileError, match="there is no such file or folder"):
-        printed("validate", "cut", LIQUID, tmp_path / "nowhere" / "out.extxyz")
-    out.touch()
-    with pytest.raises(FileError, match="it exists already"):
-        printed("validate", "cut", LIQUID, out)
+        cut(from_ase(bulk("Si", cubic=True)), "drop")
