@@ -7,8 +7,9 @@ A recipe is `potentials/NAME/train.yaml` with the commands in its head: the line
 ...` are what a reader types, and what is run here; a split of another seed has that seed in place
 of the one written. A potential that is distilled has `distil.yaml` too, which goes first, and
 `teacher.yaml` for the training of its teachers, whose folders are named in it `.../seed-N`: they
-are trained first, once for each split. --from-scratch takes `train.yaml` all the same, and so does
---levers. FOLDER of --data holds the published files, and the potentials that a baseline or a
+are trained first, once for each split. Where there is `first.yaml`, it distils them, and
+`distil.yaml` goes on from what comes out. --from-scratch takes `train.yaml` all the same, and so
+does --levers. FOLDER of --data holds the published files, and the potentials that a baseline or a
 fine-tuning starts from, under the names in those commands and files.
 
 Each potential gets a folder with its data set, splits, the output of `mdgraph data check`, a folder
@@ -204,12 +205,14 @@ class Recipe:
         name: of its folder.
         settings: of train.yaml or distil.yaml.
         teacher: settings of teacher.yaml, for what is distilled.
+        first: settings of first.yaml, if `settings` go on from its student.
         convert, split, check: words of `mdgraph data`, the files as they are written there.
     """
 
     name: str
     settings: dict[str, Any]
     teacher: dict[str, Any] | None
+    first: dict[str, Any] | None
     convert: list[str]
     split: list[str]
     check: list[str]
@@ -217,7 +220,8 @@ class Recipe:
     @property
     def teacher_seeds(self) -> list[int]:
         """Of the teachers, by the names of their folders."""
-        teachers = self.settings["teacher"] if self.teacher is not None else []
+        student = self.first or self.settings
+        teachers = student["teacher"] if self.teacher is not None else []
         return [int(path.rpartition("/seed-")[2]) for path in teachers]
 
 
@@ -229,10 +233,12 @@ def read_recipe(name: str, *, from_scratch: bool = False) -> Recipe:
         from_scratch: takes train.yaml where there is a distil.yaml too.
     """
     folder = POTENTIALS / name
-    path, teacher = folder / "distil.yaml", None
+    path, teacher, first = folder / "distil.yaml", None, None
     if path.is_file() and not from_scratch:
         if (folder / "teacher.yaml").is_file():  # else the teachers ship
             teacher = yaml.safe_load((folder / "teacher.yaml").read_text(encoding="utf-8"))
+        if (folder / "first.yaml").is_file():
+            first = yaml.safe_load((folder / "first.yaml").read_text(encoding="utf-8"))
     else:
         path = folder / "train.yaml"
     if not path.is_file():
@@ -244,7 +250,7 @@ def read_recipe(name: str, *, from_scratch: bool = False) -> Recipe:
     if lacking:
         raise InputError(f"The head of {path} has no 'mdgraph data {lacking[0]}'; write it there.")
     settings = yaml.safe_load(text)
-    return Recipe(name, settings, teacher, data["convert"], data["split"], data["check"])
+    return Recipe(name, settings, teacher, first, data["convert"], data["split"], data["check"])
 
 
 def commands(text: str) -> list[list[str]]:
@@ -368,6 +374,11 @@ class Run:
         """Of a teacher within `work`; runs of one split share teachers."""
         return f"teachers/split-{self.split}-seed-{seed}"
 
+    @property
+    def first_folder(self) -> str:
+        """Of the student that this one goes on from, within `work`; runs of one split share it."""
+        return f"first/split-{self.split}"
+
     def settings(self, changes: dict[str, Any], steps: int | None) -> dict[str, Any]:
         """Of this run, with paths relative to `work`."""
         settings = merged(self.recipe.settings, changes) | {
@@ -376,14 +387,16 @@ class Run:
             "name": self.recipe.name,
             "seed": self.seed,
         }
-        if self.recipe.teacher is not None:
+        if self.recipe.first is not None:
+            settings |= {"teacher": [self.first_folder], "start_from": self.first_folder}
+        elif self.recipe.teacher is not None:
             settings["teacher"] = list(map(self.teacher_folder, self.recipe.teacher_seeds))
         return _with_steps(settings, steps)
 
     def jobs(
         self, changes: dict[str, Any], steps: int | None, data: Path, device: str
     ) -> Iterator[Job]:
-        """Trainings of its teachers, and its own; each is the rest of one that was stopped.
+        """Trainings of what it builds on, and its own; each is the rest of one that was stopped.
 
         Args:
             changes: to the settings of the recipe.
@@ -400,6 +413,14 @@ class Run:
                 own = {"split": split_name(self.recipe, self.split), "out": out, "seed": seed}
                 settings = _with_steps(_with_full_paths(teacher, data) | own, steps)
                 yield _job(self.work, "train", settings, "checkpoint.safetensors", device)
+        if self.recipe.first is not None:
+            own = {"split": split_name(self.recipe, self.split), "out": self.first_folder}
+            own["teacher"] = list(map(self.teacher_folder, self.recipe.teacher_seeds))
+            first = _with_steps(_with_full_paths(self.recipe.first, data) | own, steps)
+            last = self.work / self.first_folder / "card.md"  # of a distillation
+            if not last.exists():
+                yield _job(self.work, "distil", first, "distil.yaml", device, tuple(needs))
+            needs = [last]
         settings = _with_full_paths(self.settings(changes, steps), data)
         if self.recipe.teacher is None:
             yield _job(self.work, "train", settings, "checkpoint.safetensors", device)

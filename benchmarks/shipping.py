@@ -239,8 +239,11 @@ def _validated_chapter(metrics: dict[str, Any]) -> list[str]:
 def _stability_chapter(metrics: dict[str, Any]) -> list[str]:
     if not metrics["stability"]:
         return []
-    text = 'Langevin dynamics of several starts (`benchmarks/validate.py stability`); "closest" is '
-    text += "the closest contact over the shortest distance in training:"
+    text = (
+        "Langevin dynamics of several starts, by a script that the dynamics of `mdgraph validate` "
+    )
+    text += 'took the place of; "closest" is the closest contact over the shortest distance in '
+    text += "training:"
     lines = ["", "## Does it hold?", "", text, ""]
     lines += ["| K | ps | step, fs | starts that held | closest | on |", f"|{' --- |' * 6}"]
     return lines + [

@@ -69,9 +69,15 @@ def test_teachers_and_students_are_of_the_same_frames(script: Script, name: str)
     assert recipe.teacher is not None
     text = (folder / "distil.yaml").read_text(encoding="utf-8")
     words = [f"train potentials/{name}/teacher.yaml", f"distil potentials/{name}/distil.yaml"]
-    assert all(f"#   mdgraph {word}" in text for word in words)
     teacher = read_training(folder / "teacher.yaml", {})
     student = DistilConfig.model_validate(yaml.safe_load(text))
+    if recipe.first is not None:
+        words.append(f"distil potentials/{name}/first.yaml")
+        first = DistilConfig.model_validate(recipe.first)
+        assert (first.data, first.split) == (student.data, student.split)
+        assert (student.teacher, student.start_from) == ((first.out,), first.out)
+        student = first
+    assert all(f"#   mdgraph {word}" in text for word in words)
     assert (teacher.data, teacher.split) == (student.data, student.split)
     assert [f"{teacher.out}/seed-{seed}" for seed in recipe.teacher_seeds] == list(student.teacher)
     assert teacher.keep == "last"
@@ -224,7 +230,10 @@ def test_a_student_is_scored_by_the_labels_of_the_data(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """Two teachers are trained first, then the student, whose errors leave sampled frames out."""
+    """Two teachers are trained first, then a student of them and one that goes on from it.
+
+    Errors leave sampled frames out.
+    """
     tables = tiny_tables(script, monkeypatch, tmp_path)
     folder = tmp_path / "recipes" / "tiny"
     text = (folder / "train.yaml").read_text(encoding="utf-8")
@@ -234,6 +243,9 @@ def test_a_student_is_scored_by_the_labels_of_the_data(
     teachers |= {"label_copies": 2}
     student = yaml.safe_load(text) | teachers | {"sampling": sampling | {"largest_energy": 100.0}}
     head = "\n".join(line for line in text.splitlines() if line.startswith("#"))
+    (folder / "first.yaml").write_text(yaml.safe_dump(student | {"name": "first"}), "utf-8")
+    student |= {"teacher": "first", "start_from": "first", "rounds": 1}
+    del student["potential"]
     (folder / "distil.yaml").write_text(f"{head}\n{yaml.safe_dump(student)}", encoding="utf-8")
     monkeypatch.setattr(tables, "run_side_by_side", in_this_process)
     options = ["--data", tmp_path, "--out", tmp_path / "out", "--device", "cpu", "--steps", 4]
@@ -242,10 +254,10 @@ def test_a_student_is_scored_by_the_labels_of_the_data(
     assert capsys.readouterr().out.splitlines()[-1].startswith("| tiny | 4, test | 1 |")
     work = tmp_path / "out" / "tiny"
     shipped = json.loads((work / "potential" / "metrics.json").read_text(encoding="utf-8"))
-    assert [one["name"] for one in shipped["distilled"]["teachers"]] == [
-        "split-1-seed-1",
-        "split-1-seed-2",
-    ]
+    assert [one["name"] for one in shipped["distilled"]["teachers"]] == ["first"]
+    first = json.loads((work / "first" / "split-1" / "metrics.json").read_text(encoding="utf-8"))
+    names = [one["name"] for one in first["distilled"]["teachers"]]
+    assert names == ["split-1-seed-1", "split-1-seed-2"]
     split = json.loads((work / "tiny-1.json").read_text(encoding="utf-8"))
     assert shipped["data_sha256"] == split["sha256"]
     for part in ("train", "validation", "test"):

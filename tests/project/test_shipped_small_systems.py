@@ -27,16 +27,16 @@ from mdgraph.engine.calculation import as_evaluator
 from mdgraph.precision import precision_named
 from mdgraph.runs.training import read_training
 from mdgraph.system import System
-from mdgraph.train.config import TrainConfig
+from mdgraph.train.config import NetworkConfig, TrainConfig
 from mdgraph.train.progress import training_hash
 
 WANTED = {
-    "3bpa-wb97x": (5.0, 17.0),
-    "acac-pbe": (1.5, 9.0),
-    "aspirin-pbe": (2.6, 9.5),
+    "3bpa-wb97x": (3.0, 11.2),
+    "acac-pbe": (0.6, 4.3),
+    "aspirin-pbe": (1.75, 5.9),
     "copper-pbe": (1.0, 12.0),
-    "ethanol-pbe": (0.6, 4.0),
-    "silicon-pbe": (4.0, 70.0),
+    "ethanol-pbe": (0.23, 1.5),
+    "silicon-pbe": (2.0, 60.0),
     "water-pbe0-small": (0.2, 20.0),
 }
 LIQUID = "water-pbe0-small"
@@ -59,7 +59,16 @@ class Shipped:
         """Of the training, or of the student's."""
         if "distilled" not in self.metrics:
             return read_training(self.folder / "train.yaml", {})
-        text = (self.folder / "distil.yaml").read_text(encoding="utf-8")
+        return self._distillation("distil.yaml")
+
+    @property
+    def network(self) -> NetworkConfig:
+        """Of the student, or of that which it goes on from."""
+        first = self.folder / "first.yaml"
+        return (self._distillation(first.name) if first.is_file() else self.settings).potential
+
+    def _distillation(self, name: str) -> DistilConfig:
+        text = (self.folder / name).read_text(encoding="utf-8")
         return DistilConfig.model_validate(yaml.safe_load(text))
 
     @property
@@ -106,7 +115,7 @@ def test_the_weights_belong_to_the_settings(shipped: Shipped) -> None:
     settings = shipped.settings
     assert potential.config.training_hash == shipped.metrics["training_hash"]
     assert potential.parameter_count == shipped.metrics["parameters"]
-    for key, asked in settings.potential.model_dump().items():
+    for key, asked in shipped.network.model_dump().items():
         assert potential.config.model_dump()[key] == asked, key
     assert (settings.steps, settings.seed) == (shipped.metrics["steps"], shipped.metrics["seed"])
 
