@@ -300,11 +300,12 @@ class Model:
 
 
 MODELS = {
-    "double well": Model(5.0, STIFFNESS / KT, 0.0, (0.1,), (2.5,), 0.02, 500_000),
-    "valley": Model(4.0, 4.0, 0.5, (0.15, 0.2), (2.5, 4.5), 0.05, 1_500_000),
+    "double well": Model(5.0, STIFFNESS / KT, 0.0, (0.1,), (3.0,), 0.02, 500_000),
+    "valley": Model(4.0, 4.0, 0.5, (0.15, 0.2), (3.0, 7.0), 0.05, 1_500_000),
 }
 WALKERS = 256
-GAMMA = 8.0
+GAMMA = 5.0
+"""Walkers come to where F is some 13 kT times as high, and no further."""
 START = 0.1
 """Share of the samples that is left out, as `mdgraph free-energy` does."""
 
@@ -340,7 +341,7 @@ def exact_rows(options: argparse.Namespace, name: str, seed: int) -> list[dict[s
     simulation = Simulation(
         [System(numbers=[18], positions=[[x, model.slant * x, 0]], masses=[1.0]) for x in sides],
         Wells(model.barrier * KT, model.stiffness * KT, model.slant),
-        LangevinMiddle(5.0, KELVIN, friction=5.0),
+        LangevinMiddle(2.5, KELVIN, friction=5.0),
         device=options.device,
         check=False,
         seed=seed,

@@ -219,6 +219,19 @@ def test_walkers_of_two_ranks_share_the_hills_of_one_process(
     assert len(hills.centers) == 18
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_gpus_share_the_hills_of_one(make: Make, processes: Any, tmp_path: Path) -> None:
+    options = {"replicas": 4, "device": "cuda", "graph": "on", "skin_A": 1.0}
+    options["biases"] = [BIASES[0] | {"shared": True}]
+    start(make("one", **options))
+    assert run_shared(processes, make("two", **options), False, dies_at=0) == [0, 0]
+    one, two = (read_plumed(tmp_path / name / "HILLS") for name in ("one", "two/rank-0"))
+    np.testing.assert_allclose(two.values, one.values, rtol=1e-4, atol=1e-5)
+    ranks = [load_file(tmp_path / f"two/rank-{rank}/checkpoint.safetensors") for rank in (0, 1)]
+    assert torch.equal(*(tensors["biases.hills.grid"] for tensors in ranks))
+
+
 UMBRELLAS: dict[str, Any] = {
     "kind": "harmonic",
     "variables": "r",
