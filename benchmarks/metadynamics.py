@@ -497,6 +497,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["walkers", "openmm", "exact"])
     parser.add_argument("--walkers", type=int, nargs="+", default=[1, 64])
+    parser.add_argument("--model", choices=MODELS, help="of exact; all without it")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--hills", type=int, help="most hills of all walkers")
     parser.add_argument("--every", type=int, help="steps between hills of a walker")
@@ -527,7 +528,7 @@ def main() -> None:
         return
     if exact:
         rows = []
-        for name in MODELS:
+        for name in [options.model] if options.model else MODELS:
             for seed in range(options.repeats):
                 for row in exact_rows(options, name, seed):
                     show(row)
