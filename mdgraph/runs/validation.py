@@ -280,7 +280,13 @@ def all_checks(
     from mdgraph.validate.crystal_checks import crystal_checks
     from mdgraph.validate.crystals import crystal_compounds, crystal_elements
     from mdgraph.validate.dynamics_checks import dynamics_checks
-    from mdgraph.validate.frame_checks import MOST_FRAMES, frame_checks, spaced, system_of
+    from mdgraph.validate.frame_checks import (
+        MOST_FRAMES,
+        QUICK_FRAMES,
+        frame_checks,
+        spaced,
+        system_of,
+    )
     from mdgraph.validate.held_out import look_alikes_check
     from mdgraph.validate.liquids import cut
     from mdgraph.validate.molecule_checks import molecule_checks
@@ -290,7 +296,8 @@ def all_checks(
     check_species(potential.species, [n for frame in frames for n in frame.numbers.tolist()])
     yield from frame_checks(frames, potential, device, domain=source.domain, quick=quick, seed=seed)
     if training:
-        yield look_alikes_check(frames, training, potential, device)
+        chosen = spaced(frames, QUICK_FRAMES if quick else MOST_FRAMES)
+        yield look_alikes_check(chosen, training, potential, device)
     several = [frame for frame in frames if len(frame) > 1]
     molecular = [frame for frame in several if not frame.pbc.any()]
     molecules = [system_of(frame) for frame in molecular]

@@ -63,10 +63,13 @@ class Baseline:
 
     @property
     def text(self) -> str:
-        """Names and digests of the terms."""
+        """Names and digests of the terms, and weights other than one."""
         names = self.potential.term_names()
         pairs = zip(names, self.potential.config.terms, strict=True)
-        return ", ".join(f"{name} (sha256 {term.sha256[:12]})" for name, term in pairs)
+        return ", ".join(
+            f"{'' if term.weight == 1.0 else f'{term.weight} * '}{name} (sha256 {term.sha256[:12]})"
+            for name, term in pairs
+        )
 
     def plus(self, network: PotentialModule, name: str) -> SumPotential:
         """The sum of the baselines and the network that was trained on what they leave."""

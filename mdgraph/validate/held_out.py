@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
 from mdgraph.data.similarity import describe_frame, response
-from mdgraph.system import System
+from mdgraph.validate.frame_checks import system_of
 from mdgraph.validate.probes import Evaluate, evaluate_with
 from mdgraph.validate.verdicts import Check, Verdict
 
@@ -21,6 +21,9 @@ of the other."""
 ALIKE_SHARE: Final = 0.1
 """Share of the frames beyond which errors are looked at: an error of zero there would lower the
 mean by as much, which is the size of a step between two recipes."""
+
+_ROWS: Final = 512
+"""Training frames whose descriptors are in memory together."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +54,29 @@ def look_alikes(
         training: training frames.
         near: A per atom.
     """
-    elements = sorted({int(number) for frame in (*frames, *training) for number in frame.numbers})
-    descriptions = [(np.sort(frame.numbers), describe_frame(frame, elements)) for frame in training]
-    alike = []
-    for frame in frames:
-        numbers, own = np.sort(frame.numbers), describe_frame(frame, elements)
-        reach = near * response(frame, elements)
-        alike.append(
-            any(
-                np.array_equal(numbers, others) and np.linalg.norm(own - theirs) <= reach
-                for others, theirs in descriptions
-            )
-        )
-    return np.array(alike, dtype=bool)
+    alike = np.zeros(len(frames), dtype=bool)
+    held_out, trained = _by_composition(frames), _by_composition(training)
+    for numbers in held_out.keys() & trained.keys():
+        elements = sorted(set(numbers))
+        places = held_out[numbers]
+        own = np.array([describe_frame(frames[place], elements) for place in places], np.float64)
+        nearest = np.full(len(own), np.inf)
+        for start in range(0, len(trained[numbers]), _ROWS):
+            part = trained[numbers][start : start + _ROWS]
+            known = np.array([describe_frame(training[k], elements) for k in part], np.float64)
+            squares = (own**2).sum(1)[:, None] + (known**2).sum(1) - 2.0 * own @ known.T
+            nearest = np.minimum(nearest, squares.min(1))
+        reach = [near * response(frames[place], elements) for place in places]
+        alike[places] = nearest <= np.square(reach)
+    return alike
+
+
+def _by_composition(frames: Sequence[LabelledFrame]) -> dict[tuple[int, ...], list[int]]:
+    """Places of the frames of each composition, which is all numbers of atoms in order."""
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, frame in enumerate(frames):
+        places.setdefault(tuple(np.sort(frame.numbers).tolist()), []).append(place)
+    return places
 
 
 def frame_errors(
@@ -76,10 +89,7 @@ def frame_errors(
         evaluate: see `evaluate_with`.
         masks: (M,) each, with at least one frame.
     """
-    systems = [
-        System(frame.numbers, frame.positions, cell=frame.cell, pbc=frame.pbc) for frame in frames
-    ]
-    results = evaluate(systems, "frame")
+    results = evaluate([system_of(frame) for frame in frames], "frame")
     pairs = list(zip(frames, results, strict=True))
     energies = np.array([abs(r.energy - frame.energy) / len(frame) for frame, r in pairs])
     forces = [np.abs(result.forces - np.array(frame.forces)).ravel() for frame, result in pairs]
@@ -108,10 +118,8 @@ def look_alikes_check(
         device: of the evaluation.
     """
     alike = look_alikes(frames, training, NEAR)
-    count, known = (
-        int(alike.sum()),
-        [frame.energy + np.array(frame.forces, dtype=np.float64).sum() for frame in frames],
-    )
+    count = int(alike.sum())
+    known = [frame.energy + np.array(frame.forces, dtype=np.float64).sum() for frame in frames]
     text = f"{count} of {len(frames)} frames lie within {NEAR:g} A an atom of a training frame"
     numbers: dict[str, Any] = {"alike": count, "frames": len(frames)}
     if 0 < count < len(frames) and np.isfinite(known).all():

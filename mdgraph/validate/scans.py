@@ -305,7 +305,8 @@ def transfer_scans(molecule: Molecule, quick: bool) -> list[Scan]:
         for acceptor in np.flatnonzero(np.isin(system.numbers, ACCEPTORS)).tolist():
             way = apart[acceptor] - apart[donor]
             near = acceptor != donor and way > 0.0 and apart[acceptor] < LONGEST_BRIDGE
-            if not near or system.numbers[donor] not in ACCEPTORS:
+            bonded = acceptor in molecule.neighbors[donor]  # as in H2O2: no hydrogen bond
+            if not near or bonded or system.numbers[donor] not in ACCEPTORS:
                 continue
             along = (system.positions[acceptor] - system.positions[hydrogen]) / apart[acceptor]
             copies = []

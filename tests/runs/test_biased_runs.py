@@ -217,6 +217,12 @@ def test_walkers_of_two_ranks_share_the_hills_of_one_process(
         np.testing.assert_allclose(ranks[0][name], one[name], rtol=1e-5, atol=1e-6)
     (hills,) = read_biased_runs([tmp_path / "two"], None).hills
     assert len(hills.centers) == 18
+    record = tmp_path / "two" / "rank-1" / "run.json"
+    text = record.read_text(encoding="utf-8")
+    assert '"shared": true' in text
+    record.write_text(text.replace('"shared": true', '"shared": false'), encoding="utf-8")
+    with pytest.raises(FileError, match="has no HILLS"):  # those of rank 0 are not its own
+        read_biased_runs([tmp_path / "two"], None)
 
 
 @pytest.mark.gpu

@@ -201,6 +201,9 @@ def test_terms_are_baselines(tmp_path: Path) -> None:
         left = training._prepared.dataset.frame(number)
         taken = evaluated(alone, labels).state.forces.numpy()
         np.testing.assert_allclose(left.forces, labels.forces - taken, atol=1e-6)
+    heavier = settings(configuration, baseline=("zbl@1.5", "d3bj:pbe@6"))
+    with pytest.raises(InputError, match="differences of other data or from other baselines"):
+        Training(heavier, resume=False, quiet=True)
     train(settings(configuration, out=str(tmp_path / "trained")), quiet=True)
     whole = load(tmp_path / "trained")
     assert whole.term_names()[:2] == ["zbl@1.5", "d3bj:pbe@6"]

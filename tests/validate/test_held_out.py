@@ -1,6 +1,7 @@
 """Errors on held-out frames leave out those that training holds almost the same."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,3 +59,28 @@ def test_a_line_tells_errors_without_look_alikes(copies: int, verdict: Verdict) 
     if copies:
         assert check.numbers["energy_mae_without_meV_per_atom"] == pytest.approx(1500 / 9, rel=1e-6)
         assert check.numbers["force_mae_without_meV_per_A"] == pytest.approx(150.0, rel=1e-6)
+
+
+def test_errors_are_those_of_charged_frames() -> None:
+    charges: list[float | None] = []
+
+    def nothing(systems: Sequence[System], name: str) -> list[EvaluationResult]:
+        charges.extend(one.charge for one in systems)
+        return [
+            EvaluationResult(0.0, np.zeros(len(one)), np.zeros((len(one), 3)), np.zeros((3, 3)))
+            for one in systems
+        ]
+
+    frame_errors([replace(frame(1, 0.1), charge=-1.0)], nothing, [np.array([True])])
+    assert charges == [-1.0]
+
+
+def test_thousands_of_training_frames_are_compared_in_parts() -> None:
+    numbers = np.array([8, 1])
+    training = [
+        LabelledFrame(numbers, np.array([[0.0, 0.0, 0.0], [0.8 + 0.001 * number, 0.0, 0.0]]))
+        for number in range(0, 2000, 2)
+    ]
+    far = [LabelledFrame(numbers, np.array([[0.0, 0.0, 0.0], [x, 0.0, 0.0]])) for x in (3.2, 0.7)]
+    alike = look_alikes([training[3], far[0], training[900], far[1]], training, 0.01)
+    assert alike.tolist() == [True, False, True, False]

@@ -121,6 +121,7 @@ def test_a_hydrogen_goes_over_to_the_other_oxygen() -> None:
         np.testing.assert_array_equal(np.delete(system.positions, 1, 0), np.delete(places, 1, 0))
     far = System(numbers, np.array(places) + np.array([[0], [0], [1], [1], [1]]) * [0.8, 0.0, 0.0])
     assert transfer_scans(Molecule(far), quick=True) == []
+    assert transfer_scans(Molecule(structure("H2O2")), quick=True) == []  # no hydrogen bond
 
 
 def test_hydrogens_and_dimers_come_as_near_as_said() -> None:

@@ -307,6 +307,7 @@ class _Reader:
         static: list[StaticBias] = []
         columns: list[str] = []
         metadynamics: list[str] = []
+        shared = False
         for bias in configuration.get("biases") or ():
             name = bias.get("name") or bias["kind"]
             if bias["kind"] == "moving":
@@ -316,6 +317,7 @@ class _Reader:
                 )
             if bias["kind"] == "metadynamics":
                 metadynamics.append(name)
+                shared = bool(bias.get("shared"))
                 continue
             own = _static(bias, number, units, periods)
             _check_energies(table, f"{name}.bias", own)
@@ -329,7 +331,8 @@ class _Reader:
         hills = None
         if metadynamics:
             # Of walkers on several ranks, rank 0 has the hills.
-            ranks = [folder.parent / "rank-0"] if folder.name.startswith("rank-") else []
+            of_rank = shared and folder.name.startswith("rank-")
+            ranks = [folder.parent / "rank-0"] if of_rank else []
             places = [
                 place / name
                 for place in (path.parent, folder, *ranks)
