@@ -17,7 +17,7 @@ from mdgraph.analysis.plots_training import error_figure, learning_figure, parit
 from mdgraph.checkpoints import save, save_domain
 from mdgraph.devices import hardware_name
 from mdgraph.io.files import write_atomically
-from mdgraph.models import Domain, SumPotential, architecture_named
+from mdgraph.models import Domain, PotentialModule, SumPotential, architecture_named
 from mdgraph.shipped import FILE_NAME
 from mdgraph.train.domain import mean_latents, measured_domain
 from mdgraph.train.evaluation import (
@@ -195,6 +195,7 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
         metrics["baseline"] = [
             {
                 "name": term.potential.name,
+                "weight": term.weight,
                 "level_of_theory": term.potential.level_of_theory or "not stated",
                 "licence": term.potential.licence or "not stated",
                 "sha256": term.sha256,
@@ -211,7 +212,7 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
     save_domain(domain, folder, overwrite=True)
     text = json.dumps(metrics, indent=1) + "\n"
     write_atomically(folder / "metrics.json", lambda path: path.write_text(text, encoding="utf-8"))
-    card = _card(prepared, metrics, domain)
+    card = _card(prepared, whole, metrics, domain)
     write_atomically(folder / "card.md", lambda path: path.write_text(card, encoding="utf-8"))
     network = architecture_named(potential.config.architecture).title
     elements = ", ".join(SYMBOLS[number] for number in potential.config.species[:_NAMED])
@@ -227,7 +228,9 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
     return metrics
 
 
-def _card(prepared: Prepared, metrics: Mapping[str, Any], domain: Domain) -> str:
+def _card(
+    prepared: Prepared, whole: PotentialModule, metrics: Mapping[str, Any], domain: Domain
+) -> str:
     config, loss, dataset = prepared.potential.config, prepared.config.loss, prepared.labels
     names = [SYMBOLS[number] for number in config.species]
     sources = ", ".join(
@@ -247,7 +250,7 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], domain: Domain) -> str
         "model": model,
         "elements": ", ".join(names),
         "level of theory": config.level_of_theory or "not stated",
-        "dispersion": prepared.potential.stated_dispersion or "none stated",
+        "dispersion": whole.stated_dispersion or "none stated",
         "data": f"{len(dataset)} frames of {sources}",
         "licence": config.licence or "not stated",
         "trained by": made,
@@ -255,7 +258,8 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], domain: Domain) -> str
     lines = [f"# {prepared.name}", "", "| | |", "| --- | --- |"]
     lines += [f"| {name} | {text} |" for name, text in about.items()]
     lines += [
-        f"| baseline | {term['name']}, {term['level_of_theory']}, licence {term['licence']}, "
+        f"| baseline | {term['weight']:g} times {term['name']}, {term['level_of_theory']}, "
+        f"licence {term['licence']}, "
         f"sha256 {term['sha256'][:12]}; added to the model above, weights in `model.safetensors` |"
         for term in metrics.get("baseline", [])
     ]
@@ -286,7 +290,8 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], domain: Domain) -> str
         )
     if not any(loss.stress.weight):
         lines.append("- Stress and density: no stresses were trained on.")
-    if not config.repulsion:
+    configs = [part.config for part in getattr(whole, "parts", (whole,))]
+    if not any(getattr(one, "repulsion", one.architecture == "zbl") for one in configs):
         lines.append("- Atoms nearer than in the data: nothing keeps them apart there.")
     return "\n".join(lines) + "\n"
 

@@ -102,10 +102,8 @@ def test_the_sum_is_written_and_has_the_errors_that_are_told(
     rmse = 1e3 * float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
     assert rmse == pytest.approx(metrics["validation"]["force_rmse_meV_per_A"], rel=1e-3)
     card = (folder / "card.md").read_text()
-    assert (
-        f"| baseline | out, not stated, licence MIT, sha256 {potential_sha256(baseline)[:12]}"
-        in card
-    )
+    digest = potential_sha256(baseline)[:12]
+    assert f"| baseline | 1 times out, not stated, licence MIT, sha256 {digest}" in card
     assert "neither that of the labels" in card
 
 
@@ -207,6 +205,10 @@ def test_terms_are_baselines(tmp_path: Path) -> None:
     train(settings(configuration, out=str(tmp_path / "trained")), quiet=True)
     whole = load(tmp_path / "trained")
     assert whole.term_names()[:2] == ["zbl@1.5", "d3bj:pbe@6"]
+    card = (tmp_path / "trained" / "card.md").read_text(encoding="utf-8")
+    assert "| dispersion | D3(BJ) |" in card
+    assert "| baseline | 0.5 times zbl@1.5, " in card
+    assert "nothing keeps them apart" not in card
     with pytest.raises(InputError, match="has a dispersion already"):
         with_terms(whole, "d3bj:pbe")
 
