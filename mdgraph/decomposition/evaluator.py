@@ -433,6 +433,7 @@ def join_ranks() -> ProcessExchange | None:
         return exchange
     for ending in SIGNALS:
         signal.signal(ending, signal.SIG_IGN)
+    logging.getLogger("mdgraph").setLevel(logging.WARNING)  # rank 0 tells what all do
     try:
         _Server(exchange).serve()
     except LostRankError as error:
