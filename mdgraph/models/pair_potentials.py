@@ -245,6 +245,11 @@ class ZBLPotential(PotentialModule):
         self.requires_grad_(False)
 
     @property
+    def has_repulsion(self) -> bool:
+        """See PotentialModule."""
+        return True
+
+    @property
     def cutoffs(self) -> tuple[float, ...]:
         """See Potential."""
         return (self.config.cutoff,)

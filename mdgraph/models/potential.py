@@ -174,6 +174,11 @@ class PotentialModule(nn.Module):
         return True
 
     @property
+    def has_repulsion(self) -> bool:
+        """Whether a repulsion of nuclei keeps atoms apart that are nearer than in any data."""
+        return False
+
+    @property
     def stated_dispersion(self) -> str:
         """The dispersion that is in its energies, as far as it is stated; else empty."""
         return dispersion_in(self.config.level_of_theory)

@@ -228,6 +228,11 @@ class SumPotential(PotentialModule):
         return all(part.keeps_momentum for part in self.parts)
 
     @property
+    def has_repulsion(self) -> bool:
+        """See PotentialModule; of any term."""
+        return any(part.has_repulsion for part in self.parts)
+
+    @property
     def stated_dispersion(self) -> str:
         """See PotentialModule; of all terms."""
         own = [super().stated_dispersion, *(part.stated_dispersion for part in self.parts)]

@@ -83,6 +83,11 @@ class TensorNetPotential(TrainablePotential):
         return self.config.predicts_charges
 
     @property
+    def has_repulsion(self) -> bool:
+        """See PotentialModule."""
+        return bool(self.config.repulsion)
+
+    @property
     def stated_dispersion(self) -> str:
         """See PotentialModule."""
         return super().stated_dispersion if self.dispersion is None else "D2"

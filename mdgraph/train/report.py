@@ -290,8 +290,7 @@ def _card(
         )
     if not any(loss.stress.weight):
         lines.append("- Stress and density: no stresses were trained on.")
-    configs = [part.config for part in getattr(whole, "parts", (whole,))]
-    if not any(getattr(one, "repulsion", one.architecture == "zbl") for one in configs):
+    if not whole.has_repulsion:
         lines.append("- Atoms nearer than in the data: nothing keeps them apart there.")
     return "\n".join(lines) + "\n"
 

@@ -9,14 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
-from mdgraph.data.similarity import describe_frame, response
+from mdgraph.data.similarity import NEAR, describe_frame, response
 from mdgraph.validate.frame_checks import system_of
 from mdgraph.validate.probes import Evaluate, evaluate_with
 from mdgraph.validate.verdicts import Check, Verdict
-
-NEAR: Final = 0.01
-"""A an atom within which frames are alike, as for `mdgraph data check`: a fit of the one is a fit
-of the other."""
 
 ALIKE_SHARE: Final = 0.1
 """Share of the frames beyond which errors are looked at: an error of zero there would lower the
