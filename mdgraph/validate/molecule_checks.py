@@ -403,12 +403,25 @@ def _energies(scans: Sequence[Scan], probe: MoleculeProbe) -> list[Array]:
 
 def _judge_energies(scans: Sequence[Scan], judge: Judge | None) -> list[Array]:
     """(P,) eV of each scan, NaN where nothing is judged."""
-    rows = []
+    rows = [np.full(len(scan.x), np.nan) for scan in scans]
+    if judge is None:
+        return rows
+    # In one call, so that no thread waits at the end of each scan; the structure at rest, which
+    # most scans pass, is judged once.
+    places: dict[bytes, int] = {}
+    different: list[System] = []
+    numbers: list[list[int]] = []
     for scan in scans:
-        row = np.full(len(scan.x), np.nan)
-        if judge is not None:
-            row[scan.judged] = judge([scan.systems[p] for p in np.flatnonzero(scan.judged)])
-        rows.append(row)
+        own = [scan.systems[place] for place in np.flatnonzero(scan.judged)]
+        keys = [system.numbers.tobytes() + system.positions.tobytes() for system in own]
+        for key, system in zip(keys, own, strict=True):
+            if key not in places:
+                places[key] = len(different)
+                different.append(system)
+        numbers.append([places[key] for key in keys])
+    energies = judge(different)
+    for scan, row, own_places in zip(scans, rows, numbers, strict=True):
+        row[scan.judged] = energies[own_places]
     return rows
 
 

@@ -168,9 +168,9 @@ def rotated(
 
 
 def bond_scans(molecule: Molecule, quick: bool) -> list[Scan]:
-    """Every bond from 0.7 to 2.5 times its length."""
-    step = 0.1 if quick else 0.05
-    factors = np.round(np.arange(SHORTEST, SHOWN_TO + step / 2, step), 3)
+    """Every bond from 0.7 to 2.5 times its length; with `quick` as far as it is judged."""
+    step, longest = (0.1, JUDGED_TO) if quick else (0.05, SHOWN_TO)
+    factors = np.round(np.arange(SHORTEST, longest + step / 2, step), 3)
     judged = factors <= JUDGED_TO
     scans = []
     for first, second in molecule.bonds:
