@@ -6,10 +6,16 @@ LARGE and SMALL are potentials by name or path. Dynamics with a bath of a struct
 shipped water repeated 2 x 2 x 4 times (3,072 atoms), in rows of equal simulated time: plain steps
 of 0.25 fs as the reference, longer plain steps, and outer steps of several steps by SMALL. A row is
 written to FILE.json and FILE.md when it is done. Rows that FILE.json has already are kept, so that
-the same command goes on; a row that --minutes leaves no time for is not begun. Rows of heavier
+the same command goes on, and several such commands at a time share the rows. A row that --minutes
+leaves no time for is not begun, and one that it cuts off in its second half is kept. Rows of heavy
 hydrogens (--hydrogen-mass 3.024) go into the same file: averages do not depend on masses. The bath
 is stochastic velocity rescaling, which leaves the balance between elements alone and lets energies
 decorrelate fast; --bath langevin takes friction.
+
+--replicas 16 takes so many systems at a time, each with a start of its own, which all rows share.
+Differences are then those of each replica with itself in the reference, and errors come from their
+scatter: slow changes of structure that both rows go through drop out. --seconds 0 leaves timings to
+a later command, for a GPU that is shared.
 
     T kin, T conf   kinetic and configurational temperature of each element (ElementTemperatures)
     U               mean potential energy, over half of kT a degree of freedom
@@ -24,11 +30,13 @@ potential energy over its blocked error, squared.
 """
 
 import argparse
+import fcntl
 import gc
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -54,7 +62,7 @@ from mdgraph.engine.multiple_time_steps import STEPS
 from mdgraph.engine.observables.averages import BlockAverages
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.io.files import write_atomically
-from mdgraph.io.structures import read_system, to_ase
+from mdgraph.io.structures import read_system, read_systems, to_ase
 from mdgraph.precision import PRECISIONS
 from mdgraph.system import System
 from mdgraph.units import BOLTZMANN, SYMBOLS
@@ -117,15 +125,15 @@ class Steps:
 
 @dataclass
 class Samples:
-    """A Reporter of energies, widths and distributions, by step."""
+    """A Reporter of energies, widths and distributions of S equal systems, by step."""
 
     interval: int
     alike: NDArray[np.int64]
     bonds: tuple[NDArray[np.int64], NDArray[np.int64]]
     reach: float
     start: int
-    energy: dict[int, float] = field(default_factory=dict)
-    width: dict[int, float] = field(default_factory=dict)
+    energy: dict[int, Array] = field(default_factory=dict)
+    width: dict[int, Array] = field(default_factory=dict)
     pairs: dict[int, Array] = field(default_factory=dict)
 
     def report(self, simulation: Simulation) -> None:
@@ -133,34 +141,38 @@ class Samples:
         if simulation.step <= self.start:
             return
         state = simulation.state
-        places, cell = state.places(), state.cell[0].double()
-        periodic = bool(state.pbc[0].all())
-        self.energy[simulation.step] = float(state.energy[0])
+        cell = state.cell.double()
+        places = state.places().view(len(cell), -1, 3)
+        periodic = bool(state.pbc.all())
+        self.energy[simulation.step] = state.energy.double().cpu().numpy()
         if len(self.bonds[0]):
-            lengths = distances(places[self.bonds[0]], places[self.bonds[1]], cell, periodic)
-            self.width[simulation.step] = float(lengths.std(correction=0))
+            ends = (places[:, bond] for bond in self.bonds)
+            lengths = distances(*ends, cell, periodic)
+            self.width[simulation.step] = lengths.std(1, correction=0).cpu().numpy()
         if self.reach:
-            self.pairs[simulation.step] = self._distribution(places[self.alike], cell)
+            self.pairs[simulation.step] = self._distribution(places[:, self.alike], cell)
 
     def _distribution(self, places: Tensor, cell: Tensor) -> Array:
-        """g(r) of one frame."""
-        bins, count = round(self.reach / WIDTH), len(places)
-        counts = torch.zeros(bins + 1, dtype=torch.int64, device=places.device)
-        for rows in places.split(max(1, PAIRS // count)):
-            lengths = distances(rows[:, None], places[None], cell, True)
-            counts += torch.bincount(
-                (lengths / WIDTH).long().clamp(max=bins).flatten(), minlength=bins + 1
-            )
-        counts[0] -= count  # an atom and itself
+        """g(r) (S, bins) of one frame."""
+        systems, count = places.shape[:2]
+        bins = round(self.reach / WIDTH)
+        counts = torch.zeros(systems * (bins + 1), dtype=torch.int64, device=places.device)
+        first = torch.arange(systems, device=places.device)[:, None, None] * (bins + 1)
+        for rows in places.split(max(1, PAIRS // (systems * count)), 1):
+            lengths = distances(rows[:, :, None], places[:, None], cell[:, None], True)
+            each = first + (lengths / WIDTH).long().clamp(max=bins)
+            counts += torch.bincount(each.flatten(), minlength=len(counts))
+        counts = counts.view(systems, bins + 1)
+        counts[:, 0] -= count  # an atom and itself
         edges = np.arange(bins + 1) * WIDTH
         shells = 4.0 / 3.0 * np.pi * np.diff(edges**3)
-        volume = float(torch.linalg.det(cell).abs())
-        values: Array = counts[:-1].cpu().numpy() * volume / (count * (count - 1.0) * shells)
+        volume = torch.linalg.det(cell).abs().cpu().numpy()[:, None]
+        values: Array = counts[:, :-1].cpu().numpy() * volume / (count * (count - 1.0) * shells)
         return values
 
 
 def distances(first: Tensor, second: Tensor, cell: Tensor, periodic: bool) -> Tensor:
-    """Lengths (...) of the vectors between positions (..., 3), of nearest images."""
+    """Lengths (...) of the vectors between positions (..., 3), of nearest images by a cell."""
     vectors = second - first
     if periodic:
         vectors = vectors - (vectors @ torch.linalg.inv(cell)).round() @ cell
@@ -188,24 +200,43 @@ def samples_of(system: System, interval: int, start: int) -> Samples:
     return Samples(interval, alike, (bonds[0], bonds[1]), reach, start)
 
 
-def mean_of(series: Mapping[int, float]) -> tuple[float, float, float] | None:
-    """Mean, blocked standard error and variance of a series; None without two samples."""
+def mean_of(series: Mapping[int, Array]) -> tuple[Array, Array, Array] | None:
+    """Means (S,), blocked standard errors and variances of a series; None without two samples."""
     if len(series) < 2:
         return None
-    averages, due = BlockAverages((1,), torch.device("cpu")), torch.tensor(True)
-    for count, value in enumerate(series.values()):
-        averages.add_(torch.tensor([value], dtype=torch.float64), torch.tensor(count), due)
+    values = torch.tensor(np.array(list(series.values())), dtype=torch.float64)
+    averages, due = BlockAverages(values.shape[1:], torch.device("cpu")), torch.tensor(True)
+    for count, value in enumerate(values):
+        averages.add_(value, torch.tensor(count), due)
     blocked = averages.read(len(series))
-    return float(blocked.mean[0]), float(blocked.error[0]), float(blocked.variance[0])
+    return blocked.mean, blocked.error, blocked.variance
 
 
-def distribution_of(series: Sequence[Array]) -> tuple[Array, Array]:
-    """Mean of rows and the variance of that mean, from ten blocks or as many as there are."""
+def statistic(means: Array, errors: Array) -> dict[str, Any]:
+    """Mean and standard error over S systems, and the mean of each where there are several."""
+    if len(means) == 1:
+        return {"value": float(means[0]), "error": float(errors[0])}
+    error = means.std(ddof=1) / len(means) ** 0.5
+    return {"value": float(means.mean()), "error": float(error), "systems": means.tolist()}
+
+
+def distribution_of(series: Sequence[Array]) -> dict[str, Any]:
+    """Mean of rows (S, bins) and the variance of that mean: from the systems, or ten blocks."""
     rows = np.array(series)
-    blocks = np.array([block.mean(0) for block in np.array_split(rows, min(10, len(rows)))])
-    if len(blocks) < 2:
-        return rows.mean(0), np.zeros(rows.shape[1])
-    return rows.mean(0), blocks.var(axis=0, ddof=1) / len(blocks)
+    if rows.shape[1] > 1:
+        blocks, more = rows.mean(0), {"systems": rows.mean(0).tolist()}
+    else:
+        blocks = np.array([part.mean((0, 1)) for part in np.array_split(rows, min(10, len(rows)))])
+        more = {}
+    variance = np.zeros(rows.shape[2])
+    if len(blocks) > 1:
+        variance = blocks.var(axis=0, ddof=1) / len(blocks)
+    return {"value": rows.mean((0, 1)).tolist(), "variance": variance.tolist(), **more}
+
+
+def key_of(mass: float | None, steps: Steps) -> str:
+    """Name of a row."""
+    return f"{steps.timestep:g}x{steps.inner}@{mass or 'own'}"
 
 
 def is_done(row: Mapping[str, Any]) -> bool:
@@ -225,57 +256,71 @@ class Bench:
             "small": options.small,
             "structure": str(options.structure or "water-pbe0"),
             "repeat": "x".join(map(str, options.repeat)),
+            "replicas": options.replicas,
             "ps": options.ps,
             "temperature_K": options.temperature,
             "bath": f"langevin, {options.friction:g}/ps" if options.bath == "langevin" else "bussi",
             "seed": options.seed,
         }
         self.record: dict[str, Any] = {"about": self.about, "rows": {}}
-        if self.file.exists():
-            self.record = json.loads(self.file.read_text(encoding="utf-8"))
-            if self.record["about"] != self.about:
-                raise InputError(
-                    f"{self.file} was made with {self.record['about']}; give these options again "
-                    "or another --out."
-                )
+        self.read()
         path = options.structure or shipped_potentials()["water-pbe0"] / "start.extxyz"
         self.unit = read_system(path).replace(velocities=None)
 
     def run(self) -> bool:
         """Makes the rows that are missing; whether all are there."""
         heavy = self.options.hydrogen_mass is not None
-        plain = [Steps(step) for step in self.options.plain or PLAIN[heavy]]
-        two = [steps_named(text) for text in self.options.two_steps or TWO[heavy]]
+        plain, two = self.options.plain, self.options.two_steps
+        plain = [Steps(step) for step in (PLAIN[heavy] if plain is None else plain)]
+        two = [steps_named(text) for text in (TWO[heavy] if two is None else two)]
         masses = self.options.hydrogen_mass
         jobs = [(None, Steps(REFERENCE)), *((masses, steps) for steps in (*plain, *two))]
-        for mass, steps in jobs:
-            row = self.row(mass, steps)
-            sizes = [size for size in self.sizes() if size not in row["speeds"]]
+        rows = [(mass, steps, self.row(mass, steps)["speeds"]) for mass, steps in jobs]
+        for mass, steps, speeds in rows if self.options.seconds > 0.0 else []:
+            sizes = [size for size in self.sizes() if size not in speeds]
             for size in sizes:
                 if self.left() < 2.0 * self.options.seconds:
                     break
-                row["speeds"][size] = self.speed(mass, steps, size)
+                speeds[size] = self.speed(mass, steps, size)
                 self.write()
         self.write()
         start = self.start()
         if start is None:
             return False
         for mass, steps in jobs:
-            row = self.row(mass, steps)
-            if is_done(row):
-                continue
-            speed = row["speeds"].get(self.about["repeat"])
-            if not speed or "failed" in speed:
-                row |= {"failed": speed["failed"]} if speed else {}
-                continue
-            seconds = self.seconds_of(row, speed)
-            if seconds > self.left():
-                print(f"{steps.text()} fs takes some {seconds:.0f} s, which are not left.")
-                continue
-            row |= self.sampled(start, mass, steps)
-            self.write()
+            with self.own(mass, steps) as mine:
+                if mine and not is_done(self.row(mass, steps)):
+                    self.make(start, mass, steps)
         self.write()
         return all(is_done(self.row(mass, steps)) for mass, steps in jobs)
+
+    def make(self, start: list[System], mass: float | None, steps: Steps) -> None:
+        """Makes a row if there is time."""
+        row = self.row(mass, steps)
+        speed = row["speeds"].get(self.about["repeat"])
+        if speed and "failed" in speed:
+            row |= {"failed": speed["failed"]}
+            return
+        if self.options.seconds > 0.0:
+            seconds = self.seconds_of(row, speed) if speed else math.inf
+            if seconds > self.left():
+                print(f"{steps.text()} fs takes some {seconds:.0f} s, which are not left.")
+                return
+        row |= self.sampled(start, mass, steps)
+        self.write()
+
+    @contextmanager
+    def own(self, mass: float | None, steps: Steps) -> Iterator[bool]:
+        """Whether no other command is at a row, which is this one's from now on."""
+        path = Path(f"{self.options.out}.{key_of(mass, steps)}.lock")
+        with path.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            self.read()
+            yield True
 
     def seconds_of(self, row: Mapping[str, Any], speed: Mapping[str, Any]) -> float:
         """A guess at the time of a row, from its speed and that of single steps of 0.25 fs."""
@@ -294,28 +339,46 @@ class Bench:
         return list(dict.fromkeys([self.about["repeat"], *more]))
 
     def row(self, mass: float | None, steps: Steps) -> dict[str, Any]:
-        key = f"{steps.timestep:g}x{steps.inner}@{mass or 'own'}"
+        key = key_of(mass, steps)
         fresh = {"hydrogen_mass_amu": mass, **vars(steps), "speeds": {}}
         row: dict[str, Any] = self.record["rows"].setdefault(key, fresh)
         return row
 
+    def read(self) -> None:
+        """Takes what other commands have written meanwhile."""
+        if not self.file.exists():
+            return
+        theirs = json.loads(self.file.read_text(encoding="utf-8"))
+        if theirs["about"] != self.about:
+            raise InputError(
+                f"{self.file} was made with {theirs['about']}; give these options again "
+                "or another --out."
+            )
+        for key, row in theirs["rows"].items():
+            own = self.record["rows"].setdefault(key, row)
+            for mine, other in ((own, row), (own["speeds"], row["speeds"])):
+                mine.update({name: value for name, value in other.items() if name not in mine})
+
     def write(self) -> None:
         """Writes both files anew."""
-        text = json.dumps(self.record, indent=1)
-        write_atomically(
-            self.file, lambda place: place.write_text(text + "\n", encoding="utf-8"), new=False
-        )
-        table = markdown(self.record)
-        write_atomically(
-            self.table, lambda place: place.write_text(table, encoding="utf-8"), new=False
-        )
+        with Path(f"{self.options.out}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.read()
+            text = json.dumps(self.record, indent=1)
+            write_atomically(
+                self.file, lambda place: place.write_text(text + "\n", encoding="utf-8"), new=False
+            )
+            table = markdown(self.record)
+            write_atomically(
+                self.table, lambda place: place.write_text(table, encoding="utf-8"), new=False
+            )
 
     def simulation(
-        self, system: System, mass: float | None, steps: Steps, **more: Any
+        self, systems: list[System], mass: float | None, steps: Steps, **more: Any
     ) -> Simulation:
         options = self.options
         if mass is not None:
-            system = repartitioned(system, mass)
+            systems = [repartitioned(system, mass) for system in systems]
         bath: Integrator = StochasticVelocityRescaling(steps.timestep, options.temperature, tau=TAU)
         if options.bath == "langevin":
             bath = LangevinMiddle(steps.timestep, options.temperature, options.friction)
@@ -323,7 +386,7 @@ class Bench:
         if steps.inner > 1:
             more |= {"inner_potential": options.small, "inner_steps": steps.inner}
         return Simulation(
-            system,
+            systems,
             options.large,
             bath,
             device=options.device,
@@ -336,8 +399,10 @@ class Bench:
     def speed(self, mass: float | None, steps: Steps, size: str) -> dict[str, Any]:
         """ns/day of steps that record nothing, and conditions."""
         system = repeated(self.unit, [int(part) for part in size.split("x")])
-        about = conditions(self.options.device, self.options.precision) | {"atoms": len(system)}
-        simulation = self.simulation(system, mass, steps)
+        systems = [system] * (self.options.replicas if size == self.about["repeat"] else 1)
+        about = conditions(self.options.device, self.options.precision)
+        about |= {"atoms": sum(map(len, systems))}
+        simulation = self.simulation(systems, mass, steps)
         gpu = self.options.device.type == "cuda"
         some = 512 if gpu else 2 * steps.inner
         try:
@@ -356,32 +421,41 @@ class Bench:
         print(f"{size} {steps.text()} fs: {value:.3g} ns/day", flush=True)
         return about | {"ns_per_day": value}
 
-    def start(self) -> System | None:
-        """The structure after a bath, from a file if there is one; None if time was short."""
+    def start(self) -> list[System] | None:
+        """The structures after a bath, from a file if there is one; None if time was short."""
         path = Path(f"{self.options.out}.start.extxyz")
-        if path.exists():
-            return read_system(path).replace(velocities=None)
-        system = repeated(self.unit, self.options.repeat)
-        simulation = self.simulation(system, None, Steps(0.5))
+        with Path(f"{self.options.out}.start.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists() and not self.equilibrate(path):
+                return None
+        return [system.replace(velocities=None) for system in read_systems(path)]
+
+    def equilibrate(self, path: Path) -> bool:
+        """Writes the structures after a bath; whether time was enough."""
+        systems = [repeated(self.unit, self.options.repeat)] * self.options.replicas
+        simulation = self.simulation(systems, None, Steps(0.5))
         count = max(1, round(self.options.equilibrate_ps * 1e3 / 0.5))
         some = 200
         while simulation.step < count and self.left() > 0.0:
             simulation.run(min(some, count - simulation.step))
         if simulation.step < count:
             print("No time was left for the bath; give the same command and more --minutes.")
-            return None
-        places = simulation.state.places().cpu().numpy()
-        system = system.replace(positions=places, velocities=None)
-        ase.io.write(path, to_ase(system))
-        return system
+            return False
+        places = simulation.state.places().cpu().numpy().reshape(len(systems), -1, 3)
+        frames = [
+            to_ase(system.replace(positions=own, velocities=None))
+            for system, own in zip(systems, places, strict=True)
+        ]
+        ase.io.write(path, frames)
+        return True
 
-    def sampled(self, start: System, mass: float | None, steps: Steps) -> dict[str, Any]:
+    def sampled(self, start: list[System], mass: float | None, steps: Steps) -> dict[str, Any]:
         """What a row found, or why it has nothing."""
         options = self.options
         every = max(1, round(options.every_fs / steps.outer)) * steps.inner
         count = max(10, round(options.ps * 1e3 / (every * steps.timestep))) * every
         skipped = round(EQUILIBRATION * count / every) * every
-        samples = samples_of(start, every, skipped)
+        samples = samples_of(start[0], every, skipped)
         temperatures = ElementTemperatures(every=every, start=skipped)
         simulation = self.simulation(start, mass, steps, observe=[temperatures])
         simulation.reporters.append(samples)
@@ -390,7 +464,9 @@ class Bench:
             while simulation.step < count:
                 if self.left() < 0.0:
                     print(f"No time was left for the rest of {steps.text()} fs.", flush=True)
-                    return {}
+                    if simulation.step < count // 2:
+                        return {}
+                    break
                 simulation.run(min(some, count - simulation.step))
         except SimulationError as error:
             return {"failed": str(error)}
@@ -398,28 +474,30 @@ class Bench:
         assert energy is not None
         degrees = simulation.degrees_of_freedom[0]
         unit = 0.5 * BOLTZMANN * options.temperature * degrees
-        found: dict[str, Any] = {"U": [energy[0] / unit, energy[1] / unit]}
+        found: dict[str, Any] = {"U": statistic(energy[0] / unit, energy[1] / unit)}
         width = mean_of(samples.width)
         if width is not None:
-            found["X-H"] = list(width[:2])
+            found["X-H"] = statistic(*width[:2])
         result = temperatures.result()
         for element in result.elements:
             for short, name in (("kin", "kinetic"), ("conf", "configurational")):
-                found[f"T {short} {element}"] = list(result.of(element, name))
+                each = [result.of(element, name, system) for system in range(len(start))]
+                found[f"T {short} {element}"] = statistic(*np.array(each).T)
         if samples.pairs:
-            value, variance = distribution_of(list(samples.pairs.values()))
-            found["g"] = {"value": value.tolist(), "variance": variance.tolist()}
+            found["g"] = distribution_of(list(samples.pairs.values()))
         seconds = time.perf_counter() - began
-        picoseconds = (count - skipped) * steps.timestep * 1e-3
-        independent = energy[2] / energy[1] ** 2 if energy[1] > 0.0 else math.nan
+        picoseconds = (simulation.step - skipped) * steps.timestep * 1e-3
+        with np.errstate(divide="ignore", invalid="ignore"):
+            independent = float((energy[2] / energy[1] ** 2).sum())
         print(f"{steps.text()} fs: sampled in {seconds:.0f} s", flush=True)
         return {
-            "atoms": len(start),
+            "conditions": conditions(options.device, options.precision),
+            "atoms": len(start[0]),
             "samples": len(samples.energy),
             "ps": picoseconds,
             "seconds": seconds,
             "effective_per_ps": independent / picoseconds,
-            "heavy": SYMBOLS[int(start.numbers[samples.alike[0]])],
+            "heavy": SYMBOLS[int(start[0].numbers[samples.alike[0]])],
             "means": found,
         }
 
@@ -452,9 +530,13 @@ def verdicts(row: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, 
         if name == "g":
             checks[name] = distribution(own, other)
             continue
-        unit = 100.0 if name == "U" else 100.0 / other[0]
-        error = 2.0 * unit * math.hypot(own[1], other[1])
-        checks[name] = Verdict(unit * (own[0] - other[0]), abs(error), PERCENT)
+        unit = 100.0 if name == "U" else 100.0 / other["value"]
+        error = math.hypot(own["error"], other["error"])
+        if "systems" in own and "systems" in other:
+            changes = np.subtract(own["systems"], other["systems"])
+            error = float(changes.std(ddof=1) / len(changes) ** 0.5)
+        difference = unit * (own["value"] - other["value"])
+        checks[name] = Verdict(difference, abs(2.0 * unit * error), PERCENT)
     return checks
 
 
@@ -463,6 +545,9 @@ def distribution(own: Mapping[str, Any], other: Mapping[str, Any]) -> Verdict:
     size = min(len(own["value"]), len(other["value"]))
     change = np.subtract(own["value"][:size], other["value"][:size])
     noise = np.add(own["variance"][:size], other["variance"][:size]).mean()
+    if "systems" in own and "systems" in other:
+        changes = np.subtract(own["systems"], other["systems"])
+        noise = (changes.var(axis=0, ddof=1) / len(changes)).mean()
     whole = float((change**2).mean() ** 0.5)
     beyond = float(max(0.0, (change**2).mean() - noise) ** 0.5)
     return Verdict(beyond, whole - beyond, DISTANCE)
@@ -502,7 +587,7 @@ def markdown(record: Mapping[str, Any]) -> str:
     atoms = {size: own["atoms"] for row in rows for size, own in row["speeds"].items()}
     titles = ["H, amu", "step, fs", "outer, fs", *(f"{name}, %" for name in names if name != "g")]
     titles += [f"g {reference['heavy']}-{reference['heavy']}"] if "g" in names else []
-    titles += ["checks"]
+    titles += ["ps", "checks"]
     for size in sizes:
         titles += [f"ns/day, {atoms[size]:,}", "gain"]
     titles += ["effective samples/s"]
@@ -512,14 +597,8 @@ def markdown(record: Mapping[str, Any]) -> str:
         for row in sorted(rows, key=place_of)
     ]
     about = ", ".join(f"{name} {value}" for name, value in record["about"].items())
-    hardware = sorted(
-        {
-            f"{one['hardware']}, torch {one['torch']}, triton {one['triton']}, "
-            f"{one['precision']}, {one['date']}"
-            for row in rows
-            for one in row["speeds"].values()
-        }
-    )
+    sampled = [row["conditions"] for row in rows if "conditions" in row]
+    timed = [one for row in rows for one in row["speeds"].values()]
     plain = [
         f"{mass or 'own masses'}: {row['timestep']:g} fs"
         + ("" if state_of(row, reference) == "ok" else " (no check fails, some are too short)")
@@ -527,7 +606,7 @@ def markdown(record: Mapping[str, Any]) -> str:
     ]
     return "\n".join(
         [
-            f"{about}. Speeds: {'; '.join(hardware)}.",
+            f"{about}. Sampled: {hardware(sampled)}. Speeds: {hardware(timed)}.",
             "",
             f"Longest plain step that fails no check: {'; '.join(plain) or 'not known yet'}.",
             "",
@@ -535,6 +614,16 @@ def markdown(record: Mapping[str, Any]) -> str:
             "",
         ]
     )
+
+
+def hardware(conditions: Sequence[Mapping[str, Any]]) -> str:
+    """Where, by what and when rows were made."""
+    texts = {
+        f"{one['hardware']}, torch {one['torch']}, triton {one['triton']}, "
+        f"{one['precision']}, {one['date']}"
+        for one in conditions
+    }
+    return "; ".join(sorted(texts)) or "not yet"
 
 
 def place_of(row: Mapping[str, Any]) -> tuple[float, bool, float]:
@@ -547,7 +636,7 @@ def value_text(name: str, value: Any) -> str:
     if name == "g":
         return "0"
     unit, form = {"U": ("", ".3f"), "X-H": (" Å", ".4f")}.get(name, (" K", ".1f"))
-    return f"{value[0]:{form}} ± {2.0 * value[1]:{form}}{unit}"
+    return f"{value['value']:{form}} ± {2.0 * value['error']:{form}}{unit}"
 
 
 def cells(
@@ -573,6 +662,7 @@ def cells(
             mark = {"ok": "", "no": " **no**", "?": " ?"}[one.word]
             texts.append(f"{one.difference:{form}} ± {one.twice_error:{form[-3:]}}{mark}")
     word = "reference" if is_reference(row) else state_of(row, reference)
+    texts.append(f"{row['ps']:.3g}" if "ps" in row else "-")
     texts.append("failed" if "failed" in row else word)
     base = longest.get(mass)
     for size in sizes:
@@ -618,7 +708,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=300.0, help="K")
     parser.add_argument("--bath", default="bussi", choices=("bussi", "langevin"))
     parser.add_argument("--friction", type=float, default=1.0, help="1/ps, of langevin")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a timing")
+    parser.add_argument("--replicas", type=int, default=1, help="systems at a time")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a timing; 0: no timings")
     parser.add_argument("--minutes", type=float, default=math.inf, help="then it stops")
     parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
     parser.add_argument("--device", type=device_argument, default="auto")

@@ -1,5 +1,6 @@
 """The table and the document of two time steps: made, followed, and right about what is known."""
 
+import fcntl
 import json
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from mdgraph import load
 from mdgraph.analysis.rdf import radial_distribution
 from mdgraph.distil.config import DistilConfig
 from mdgraph.engine import resonance
-from mdgraph.io.structures import read_system
+from mdgraph.io.structures import read_system, read_systems
 from mdgraph.state import State
 
 PAGE = ROOT / "docs" / "multiple_time_steps.md"
@@ -30,6 +31,10 @@ WATER = ROOT / "potentials" / "water-pbe0" / "start.extxyz"
 @pytest.fixture
 def module() -> ModuleType:
     return import_module("multiple_time_steps")
+
+
+def value(mean: float, error: float) -> dict[str, float]:
+    return {"value": mean, "error": error}
 
 
 def row(module: ModuleType, timestep: float, **means: Any) -> dict[str, Any]:
@@ -66,7 +71,7 @@ def test_rows_are_made_once(
         assert one["samples"] >= 10
         assert one["speeds"]["1x1x1"]["ns_per_day"] > 0.0
         assert set(one["means"]) >= {"U", "X-H", "T kin H", "T conf H", "T kin O", "T conf O"}
-        assert 0.0 < one["means"]["T kin H"][0] < 1e4
+        assert 0.0 < one["means"]["T kin H"]["value"] < 1e4
     assert (tmp_path / "table.md").read_text() in text
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert len({line.count("|") for line in lines}) == 1
@@ -78,28 +83,70 @@ def test_rows_are_made_once(
         printed(*options, "--ps", 0.02)
 
 
+def test_replicas_share_their_starts_and_commands_their_rows(
+    printed: Callable[..., str], tiny_potential: Path, water_file: Path, tmp_path: Path
+) -> None:
+    options = [
+        *("multiple_time_steps", tiny_potential, tiny_potential, "--replicas", 3),
+        *("--structure", water_file, "--repeat", "1x1x1", "--out", tmp_path / "table"),
+        *("--plain", 0.5, "--two-steps", "--ps", 0.01, "--every-fs", 0.5, "--seconds", 0),
+        *("--equilibrate-ps", 0.002, "--device", "cpu"),
+    ]
+    with (tmp_path / "table.0.5x1@own.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "give the same command" in printed(*options)
+    record = json.loads((tmp_path / "table.json").read_text())
+    assert ["means" in one for one in record["rows"].values()] == [True, False]
+    printed(*options)
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert rows["0.25x1@own"] == record["rows"]["0.25x1@own"]
+    assert len(read_systems(tmp_path / "table.start.extxyz")) == 3
+    for one in rows.values():
+        assert one["speeds"] == {}
+        for name, found in one["means"].items():
+            assert len(found["systems"]) == 3
+            np.testing.assert_allclose(np.mean(found["systems"], 0), found["value"])
+            assert name == "g" or found["error"] > 0.0
+
+
+def test_differences_are_those_of_each_replica(module: ModuleType) -> None:
+    rng = np.random.default_rng(3)
+    start = rng.normal(300.0, 30.0, size=16)
+    reference, own = (start + rng.normal(0.0, 0.1, size=16) for _ in range(2))
+    rows = [
+        row(module, step, **{"T kin H": module.statistic(values, values)})
+        for step, values in ((0.25, reference), (0.5, own + 6.0))
+    ]
+    verdict = module.verdicts(rows[1], rows[0])["T kin H"]
+    assert verdict.difference == pytest.approx(2.0, abs=0.1)
+    assert 0.005 < verdict.twice_error < 0.06
+    assert rows[0]["means"]["T kin H"]["error"] == pytest.approx(30.0 / 4.0, rel=0.5)
+
+
 def test_samples_are_those_of_the_structure(module: ModuleType) -> None:
     system = read_system(WATER)
     samples = module.samples_of(system, 1, 0)
     assert len(samples.bonds[0]) == 128
     assert (system.numbers[samples.bonds[1]] == 8).all()
     assert np.unique(samples.bonds[1], return_counts=True)[1].tolist() == [2] * 64
-    state = State([system])
-    state.step.fill_(1)
+    other = system.replace(positions=0.99 * system.positions, cell=0.99 * system.cell)
+    state = State([system, other])
     samples.report(SimpleNamespace(step=1, state=state))
     vectors = system.positions[samples.bonds[0]] - system.positions[samples.bonds[1]]
     vectors -= np.rint(vectors / system.cell[0, 0]) * system.cell[0, 0]
-    assert samples.width[1] == pytest.approx(np.linalg.norm(vectors, axis=1).std())
+    width = np.linalg.norm(vectors, axis=1).std()
+    assert samples.width[1] == pytest.approx(np.array([1.0, 0.99]) * width)
     oxygens = np.flatnonzero(system.numbers == 8)
-    expected = radial_distribution(
-        [(system.positions, system.cell)], oxygens, oxygens, maximum=6.0, width=module.WIDTH
-    )
-    np.testing.assert_allclose(samples.pairs[1], expected.value, rtol=1e-9)
-    assert expected.value.max() > 1.5
+    for one, found in zip((system, other), samples.pairs[1], strict=True):
+        expected = radial_distribution(
+            [(one.positions, one.cell)], oxygens, oxygens, maximum=6.0, width=module.WIDTH
+        )
+        np.testing.assert_allclose(found, expected.value, rtol=1e-9)
+        assert expected.value.max() > 1.5
 
 
 def test_a_series_has_the_error_of_its_scatter(module: ModuleType) -> None:
-    values = np.random.default_rng(1).normal(5.0, 2.0, size=4096)
+    values = np.random.default_rng(1).normal(5.0, 2.0, size=(4096, 1))
     mean, error, variance = module.mean_of(dict(enumerate(values)))
     assert mean == pytest.approx(values.mean())
     assert variance == pytest.approx(values.var(ddof=1))
@@ -113,8 +160,8 @@ def test_a_series_has_the_error_of_its_scatter(module: ModuleType) -> None:
 def test_temperatures_pass_within_a_percent(
     module: ModuleType, kelvin: float, error: float, word: str
 ) -> None:
-    reference = row(module, 0.25, **{"T kin H": [300.0, 0.1]})
-    verdict = module.verdicts(row(module, 0.5, **{"T kin H": [kelvin, error]}), reference)
+    reference = row(module, 0.25, **{"T kin H": value(300.0, 0.1)})
+    verdict = module.verdicts(row(module, 0.5, **{"T kin H": value(kelvin, error)}), reference)
     assert verdict["T kin H"].word == word
     assert verdict["T kin H"].difference == pytest.approx((kelvin - 300.0) / 3.0)
 
@@ -135,12 +182,12 @@ def test_noise_of_distributions_is_told_from_differences(module: ModuleType) -> 
 
 
 def test_the_longest_plain_step_fails_no_check(module: ModuleType) -> None:
-    reference = row(module, 0.25, U=[1.0, 1e-4])
+    reference = row(module, 0.25, U=value(1.0, 1e-4))
     rows = [
         reference,
-        row(module, 0.5, U=[1.001, 1e-4]),
-        row(module, 1.0, U=[1.008, 2e-3]),  # too short to tell
-        row(module, 2.0, U=[1.1, 1e-4]),
+        row(module, 0.5, U=value(1.001, 1e-4)),
+        row(module, 1.0, U=value(1.008, 2e-3)),  # too short to tell
+        row(module, 2.0, U=value(1.1, 1e-4)),
         {**row(module, 1.5), "failed": "too hot"},
     ]
     assert module.baselines(rows, reference)[None]["timestep"] == 1.0
