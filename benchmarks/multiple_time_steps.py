@@ -146,8 +146,8 @@ class Samples:
         periodic = bool(state.pbc.all())
         self.energy[simulation.step] = state.energy.double().cpu().numpy()
         if len(self.bonds[0]):
-            ends = (places[:, bond] for bond in self.bonds)
-            lengths = distances(*ends, cell, periodic)
+            hydrogens, heavy = self.bonds
+            lengths = distances(places[:, hydrogens], places[:, heavy], cell, periodic)
             self.width[simulation.step] = lengths.std(1, correction=0).cpu().numpy()
         if self.reach:
             self.pairs[simulation.step] = self._distribution(places[:, self.alike], cell)
@@ -407,7 +407,7 @@ class Bench:
         some = 512 if gpu else 2 * steps.inner
         try:
             simulation.run(some)
-            rates = []
+            rates: list[float] = []
             until = time.monotonic() + self.options.seconds
             while len(rates) < 2 or time.monotonic() < until:
                 began = time.perf_counter()

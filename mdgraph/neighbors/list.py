@@ -216,11 +216,15 @@ class Builder(Protocol):
 
 
 def builder_class(device: torch.device) -> type[Builder]:
-    """Kernels on CUDA, where Triton is installed; torch operations elsewhere."""
+    """Kernels on CUDA, where Triton is installed, and on a CPU; torch operations elsewhere."""
     if device.type == "cuda" and HAS_TRITON:
         from mdgraph.neighbors.triton_builder import KernelBuilder
 
         return KernelBuilder
+    if device.type == "cpu":
+        from mdgraph.neighbors.compiled_builder import CompiledBuilder
+
+        return CompiledBuilder
     return TorchBuilder
 
 

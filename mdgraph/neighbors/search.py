@@ -305,7 +305,7 @@ class CellList:
         )
         self.images = ImageTable((x, y, z), device)
         self.stencil, self.stencil_image = self._stencil(shell, periodic)
-        fullest = max(int(self._bin_of(frame).bincount().max()), occupancy)
+        fullest = max(int(self.bin_of(frame).bincount().max()), occupancy)
         self.bin_capacity = math.ceil(1.3 * fullest) + 1
 
     def _stencil(self, shell: list[int], periodic: Tensor) -> tuple[Tensor, Tensor]:
@@ -334,7 +334,7 @@ class CellList:
         """See Search."""
         group = self._grouping
         device = frame.positions.device
-        bin_of = self._bin_of(frame)
+        bin_of = self.bin_of(frame)
         sorted_bin, order = bin_of.sort(stable=True)
         numbers = torch.arange(len(self.bins) + 1, device=device)
         start = torch.searchsorted(sorted_bin, numbers)
@@ -360,7 +360,7 @@ class CellList:
             counts.append(count)
         return SearchResult(torch.cat(keys), torch.cat(counts), count_in_bin.max(), order)
 
-    def _bin_of(self, frame: WrappedFrame) -> Tensor:
+    def bin_of(self, frame: WrappedFrame) -> Tensor:
         """Number of the bin of each atom, (N,) int64."""
         system = self._grouping.index
         place = (frame.fractional - self.low[system]) * self.scale[system]

@@ -35,6 +35,7 @@ from mdgraph.system import System
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from mdgraph.neighbors.torch_builder import TorchBuilder
 from mdgraph.neighbors.triton_builder import KernelBuilder
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -47,10 +48,10 @@ def search(request: pytest.FixtureRequest) -> str:
 
 
 @contextmanager
-def kernels_forced() -> Iterator[None]:
-    """Lets the kernels build lists on a CPU too, interpreted."""
+def kernels_forced(builder: type = KernelBuilder) -> Iterator[None]:
+    """Lets the kernels build lists on a CPU too, interpreted; or torch operations."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbor_list, "builder_class", lambda _: KernelBuilder)
+        patch.setattr(neighbor_list, "builder_class", lambda _: builder)
         yield
 
 
@@ -72,7 +73,8 @@ class Both:
         with search_forced(search):
             with kernels_forced():
                 self.list = NeighborList(self.state, cutoff, skin, capacity, cell_varies)
-            self.oracle = NeighborList(self.host, cutoff, skin, capacity, cell_varies)
+            with kernels_forced(TorchBuilder):
+                self.oracle = NeighborList(self.host, cutoff, skin, capacity, cell_varies)
 
     def move(self, positions: object, cell: object = None) -> None:
         """New positions (N, 3) and cells for both, and an update of both."""
@@ -89,7 +91,8 @@ class Both:
     def grow(self) -> None:
         with kernels_forced():
             self.list.grow()
-        self.oracle.grow()
+        with kernels_forced(TorchBuilder):
+            self.oracle.grow()
 
     def assert_same(self) -> None:
         assert torch.equal(self.list.count.cpu(), self.oracle.count)
