@@ -34,8 +34,9 @@ _FUSED_LONGER_LIST: Final = 32
 _FUSED_PLACE: Final = 28
 """Bytes of an edge that a network on edges takes, beside what its layers write."""
 
-_START: Final = {"cpu": 28_000_000, "cuda": 12_000_000}
-"""Bytes of a run of one atom: the log, the state, a list, first operations of torch."""
+_START: Final = {"cpu": 66_000_000, "cuda": 12_000_000}
+"""Bytes of a run of one atom: the log, the state, a list and on a CPU its compiler, first
+operations of torch."""
 
 _CAPTURED_START: Final = 70_000_000
 """Bytes that libraries take for autograd within a CUDA graph, beside what they take outside."""
@@ -43,7 +44,7 @@ _CAPTURED_START: Final = 70_000_000
 _WEIGHT: Final = 20
 """Bytes a weight, of which copies in float64 are made while a potential is loaded."""
 
-_FUSED_START: Final = {"cpu": 65_000_000, "cuda": 20_000_000}
+_FUSED_START: Final = {"cpu": 27_000_000, "cuda": 20_000_000}
 _CHANNEL: Final = {"cpu": 600_000, "cuda": 150_000}
 """Bytes for making tables, and for each channel of them; on a CPU kernels read from the disk are
 in, and on CUDA tables are made on the host."""
