@@ -4,6 +4,7 @@
     torchrun --nproc-per-node 2 benchmarks/domain_speed.py --repeat 8x8x8 --domains 2 --device cuda
     torchrun --nproc-per-node 2 benchmarks/domain_speed.py --repeat 18x17x17 --domains 2 \
         --steps 100 --warm-up 10 --replay 1 --trajectory 50
+    torchrun --nproc-per-node 2 benchmarks/domain_speed.py --repeat 8x8x8 --domains 2 --silent
     python benchmarks/domain_speed.py --repeat 8x8x8 --domains 2 4 64 --predict 23.6
 
 Water that mdgraph ships, repeated along its axes. An evaluation is energy, forces and virial with
@@ -14,13 +15,16 @@ skin that it finds fastest, builds and cuts included. Under torchrun each rank e
 else all are in one process and on one device, which shows what decomposition itself costs before
 any link does. With `--trajectory` as many steps are timed again while every so many of them is
 written to an H5MD file as `mdgraph md` does it. Memory is what torch has allocated on the GPU of
-rank 0 at most. With `--predict` nothing is timed: evaluations on so many GPUs are predicted from
-that on one, see `predicted_ms`.
+rank 0 at most. With `--eager` evaluations are no CUDA graph, and neither are their messages. With
+`--silent` ranks pack the features of each exchange and send none, so forces are wrong: what an
+evaluation takes less is what waits for messages. With `--predict` nothing is timed: evaluations on
+so many GPUs are predicted from that on one, see `predicted_ms`.
 """
 
 import argparse
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -40,8 +44,9 @@ from cases import (
 )
 
 from mdgraph.checkpoints import load, shipped_potentials
-from mdgraph.decomposition import in_domains, join_ranks
+from mdgraph.decomposition import exchange, in_domains, join_ranks
 from mdgraph.decomposition.bricks import BrickGrid, widths_of
+from mdgraph.decomposition.links import MessageLink
 from mdgraph.decomposition.subdomain import SubdomainCapacity
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
 from mdgraph.engine.autotune import Timer, stopwatch
@@ -155,6 +160,7 @@ def measured(system: System, domains: int, options: argparse.Namespace) -> dict[
     calculation = Calculation(
         [system], evaluator, device=device, precision=precision, skin=options.skin
     )
+    say({"atoms": len(system), "neighbors_a_row": calculation.lists[0].capacity})
     state, lists = calculation.state, calculation.lists
 
     def evaluate() -> None:
@@ -169,6 +175,9 @@ def measured(system: System, domains: int, options: argparse.Namespace) -> dict[
         evaluate()
 
     evaluate()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    say({"domains": domains})
     graphed = device.type == "cuda" and not options.eager
     work = [graph_of(one, device) if graphed else one for one in (evaluate, build, both)]
     for one in work:
@@ -206,6 +215,7 @@ def of_steps(
         graph="off" if options.eager else "auto",
         check=None,
     )
+    say({"steps_a_graph": options.replay or 0})
     if not given:
         simulation.choose(WORTHWHILE)
     simulation.run(options.warm_up)
@@ -225,9 +235,20 @@ def of_steps(
 
 
 def say(found: dict[str, float]) -> None:
-    """Tells what is known of a row that takes long, in case that it is never done."""
+    """Tells what is known of a row that takes long, and when, in case that it is never done."""
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
-    print(f"# {numbers}", file=sys.stderr, flush=True)
+    print(f"# {time.perf_counter() - _BEGAN:.1f} s: {numbers}", file=sys.stderr, flush=True)
+
+
+_BEGAN = time.perf_counter()
+
+
+class SilentLink(MessageLink):
+    """Packs what an exchange of a rank sends, and sends nothing."""
+
+    def _exchange_(self, own: torch.Tensor) -> None:
+        for rows in self._domain.send.values():
+            own.index_select(0, rows)
 
 
 def predict(unit: System, options: argparse.Namespace) -> None:
@@ -264,9 +285,14 @@ def main() -> None:
     parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
     parser.add_argument("--device", type=device_argument, default="auto")
     parser.add_argument("--eager", action="store_true", help="no CUDA graph of an evaluation")
+    parser.add_argument("--silent", action="store_true", help="no messages; --steps must be 0")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--predict", type=float, metavar="MS", help="E+F on one GPU, ms; no timing")
     options = parser.parse_args()
+    if options.silent and options.steps:
+        parser.error("steps need messages; leave out --silent, or --steps")
+    if options.silent:
+        exchange.MessageLink = SilentLink  # type: ignore[attr-defined, misc]
     if options.predict is None:
         join_ranks()  # the others serve from here on
     unit = read_system(shipped_potentials()["water-pbe0"] / "start.extxyz").replace(velocities=None)

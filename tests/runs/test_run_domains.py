@@ -42,7 +42,8 @@ def recorded(out: Path, key: str) -> Any:
 
 
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+_PATHS = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(_PATHS)}
 
 
 def torchrun(*words: object) -> "subprocess.Popen[str]":
