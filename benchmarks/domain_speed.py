@@ -292,7 +292,7 @@ def main() -> None:
     if options.silent and options.steps:
         parser.error("steps need messages; leave out --silent, or --steps")
     if options.silent:
-        exchange.MessageLink = SilentLink  # type: ignore[attr-defined, misc]
+        exchange.MessageLink = SilentLink  # type: ignore[attr-defined]
     if options.predict is None:
         join_ranks()  # the others serve from here on
     unit = read_system(shipped_potentials()["water-pbe0"] / "start.extxyz").replace(velocities=None)

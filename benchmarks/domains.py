@@ -1,4 +1,4 @@
-"""Physics of water in domains beside the undivided run: drift, temperature, pressure, density.
+"""Physics of water in domains beside the undivided run: drift, temperature, pressure, g(r).
 
     python benchmarks/domains.py [--nve-ps 2] [--npt-ps 4] [--domains 2]
     torchrun --nproc-per-node 2 benchmarks/domains.py --device cuda --repeat 2x2x4 --nve-ps 20 \
@@ -6,12 +6,15 @@
 
 Both run the shipped water at 300 K in `mixed`, after a bath of a picosecond that they share. At
 constant energy the slope of the conserved energy is printed with its standard error, by least
-squares and blocks of means; at constant pressure the means with their blocked errors. Under
+squares and blocks of means; at constant pressure the means with their blocked errors. "g_OO" is the
+RMS over distances of the difference between the radial distributions of both runs, its error what
+their scatter over ten parts of each run lets expect. Under
 torchrun each rank evaluates a domain, and rank 0 the undivided system; else all domains are
 evaluated in one process, with the arithmetic that ranks have.
 """
 
 import argparse
+import itertools
 
 import numpy as np
 import torch
@@ -26,12 +29,14 @@ from cases import (
     run_script,
 )
 from drift import drift
+from numpy.typing import NDArray
 
 from mdgraph.checkpoints import shipped_potentials
 from mdgraph.decomposition import join_ranks
 from mdgraph.engine import (
     Averages,
     Integrator,
+    RadialDistributions,
     Simulation,
     StochasticCellRescaling,
     StochasticVelocityRescaling,
@@ -42,6 +47,7 @@ from mdgraph.system import System
 from mdgraph.units import BAR
 
 POTENTIAL = "water-pbe0"
+EVERY, PARTS = 20, 10
 TIMESTEP = 0.5
 TABLE = Table(
     (
@@ -56,6 +62,8 @@ TABLE = Table(
         ("SE", "pressure_error", ".0f"),
         ("V A^3", "volume", ".1f"),
         ("SE", "volume_error", ".1f"),
+        ("g_OO", "distribution", ".4f"),
+        ("SE", "distribution_error", ".4f"),
     ),
     width=10,
 )
@@ -65,20 +73,28 @@ TABLE = Table(
 def begun(
     system: System, integrator: Integrator, domains: str, seed: int, device: torch.device
 ) -> Simulation:
-    """A run at 300 K with averages of every step."""
+    """A run at 300 K with averages of every step and distances of every `EVERY`th."""
     return Simulation(
         system, POTENTIAL, integrator, seed=seed, temperature=300.0, device=device,
-        domains=None if domains == "1" else domains, check=None, observe=[Averages()],
+        domains=None if domains == "1" else domains, check=None,
+        observe=[Averages(), RadialDistributions(every=EVERY)],
     )  # fmt: skip
 
 
-def measured(run: Simulation, ps: float, sample: int) -> dict[str, float]:
-    """Runs for a time, and what is printed of it."""
-    times, energies = [], []
+def measured(
+    run: Simulation, ps: float, sample: int
+) -> tuple[dict[str, float], NDArray[np.float64]]:
+    """Runs for a time: what is printed of it, and g_OO in parts of it (P, B)."""
+    times, energies, sums = [], [], [(0, np.zeros(1))]
     for _ in range(round(1e3 * ps / TIMESTEP) // sample):
         run.run(sample)
         times.append(1e-3 * run.time)
         energies.append(run.observables().conserved_energy.item())
+        if run.step < EVERY:
+            continue
+        found = run.online[1].result()
+        oxygen = found.value[0, found.pairs.index("O-O")]
+        sums.append((found.samples, found.samples * np.nan_to_num(oxygen)))
     atoms = run.state.grouping.atoms
     row: dict[str, float] = {}
     if np.isfinite(energies).all():
@@ -88,7 +104,25 @@ def measured(run: Simulation, ps: float, sample: int) -> dict[str, float]:
     for quantity, unit in (("temperature", 1.0), ("pressure", BAR), ("volume", 1.0)):
         mean, error = averages.of(quantity)
         row |= {quantity: mean / unit, f"{quantity}_error": error / unit}
-    return row
+    ends = [sums[place] for place in np.linspace(0, len(sums) - 1, PARTS + 1).astype(int)]
+    parts = [
+        (after - before) / (more - samples)
+        for (samples, before), (more, after) in itertools.pairwise(ends)
+        if more > samples
+    ]
+    return row, np.array(parts)
+
+
+def difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> dict[str, float]:
+    """RMS of the difference between distributions (P, B), and what scatter lets expect."""
+    if min(len(one), len(other)) < 2:
+        return {}
+    rms = np.sqrt(((one.mean(0) - other.mean(0)) ** 2).mean())
+    variances = [parts.var(0, ddof=1) / len(parts) for parts in (one, other)]
+    return {
+        "distribution": float(rms),
+        "distribution_error": float(np.sqrt(sum(variances).mean())),
+    }
 
 
 def arguments() -> argparse.Namespace:
@@ -124,11 +158,14 @@ def main() -> None:
         ("npt", options.npt_ps, lambda: StochasticCellRescaling(TIMESTEP, 300.0, 1.0 * BAR)),
     )
     for name, ps, integrator in runs:
+        whole = None
         for seed, domains in enumerate(("1", options.domains)):
             if ps > 0.0:
                 run = begun(system, integrator(), domains, seed, options.device)
-                row = {"run": name, "domains": domains, "ps": ps}
-                row |= measured(run, ps, options.sample)
+                found, parts = measured(run, ps, options.sample)
+                row = {"run": name, "domains": domains, "ps": ps} | found
+                row |= {} if whole is None else difference(whole, parts)
+                whole = parts
                 print_row(TABLE, row, common, options.json)
 
 

@@ -74,8 +74,8 @@ class SearchLaunches(Protocol):
         """
         ...
 
-    def again(self, always: Tensor) -> None:
-        """Fills all rows from the atoms of the last build; `always`, (1,) int32, is one."""
+    def again(self, due: Tensor) -> None:
+        """Fills all rows from the atoms of the last build if `due`, (1,) int32, is not zero."""
         ...
 
 
@@ -99,7 +99,7 @@ class _EveryPairLaunches:
     def plan(self) -> list[Tensor | None]:
         return [None] * 8
 
-    def again(self, always: Tensor) -> None:
+    def again(self, due: Tensor) -> None:
         """All rows are there."""
 
     def find(self, due: Tensor, wanted: Tensor | None) -> None:
@@ -160,8 +160,8 @@ class _CellListLaunches:
         self._fill_bins(due)
         self._find(due, wanted)
 
-    def again(self, always: Tensor) -> None:
-        self._find(always, None)
+    def again(self, due: Tensor) -> None:
+        self._find(due, None)
 
     def _find(self, due: Tensor, wanted: Tensor | None) -> None:
         task, rows, search = self._task, self._task.rows, self._search
@@ -243,6 +243,7 @@ class KernelBuilder:
         self._launch = launching_ahead(device, atoms)
         self._branch = Branch(device)
         self._always = torch.ones(1, **int32)
+        self._filled = torch.full_like(task.counters.rebuilds, -1)  # builds, at the last `fill_`
         self._due = torch.zeros(1, **int32)
         self._pbc = task.pbc.to(torch.int32)
         self._vectors = task.lattice.vectors.contiguous().clone()
@@ -270,6 +271,7 @@ class KernelBuilder:
 
     def build_(self, positions: Tensor, cell: Tensor) -> None:
         """See Builder."""
+        self.join()  # a search that waits reads lattice and flag
         positions, cell = positions.contiguous(), cell.contiguous()
         with launching_on(self._due.device):
             self._update_lattice(cell)
@@ -292,11 +294,14 @@ class KernelBuilder:
     def fill_(self) -> None:
         """See Builder."""
         self.join()
+        builds = self._task.counters.rebuilds
+        partial = (builds != self._filled).to(torch.int32).reshape(1)
+        self._filled.copy_(builds)
         with launching_on(self._due.device):
             # What the last build has left in its buffers, in the cell that it had.
             self._update_lattice(self._task.rows.reference_cell)
-            self._search.again(self._always)
-            self._reverse(self._always, torch.zeros_like(self._task.counters.rebuilds))
+            self._search.again(partial)
+            self._reverse(partial, torch.zeros_like(builds))
 
     def join(self) -> None:
         """See Builder."""
@@ -312,6 +317,7 @@ class KernelBuilder:
         if task.skin == 0.0:
             self.build_(positions, cell)
             return
+        self.join()
         positions, cell = positions.contiguous(), cell.contiguous()
         self._due.zero_()
         with launching_on(self._due.device):
@@ -332,6 +338,7 @@ class KernelBuilder:
 
     def follow_(self, positions: Tensor, cell: Tensor, anyway: Tensor) -> None:
         """See Builder."""
+        self.join()
         rows = self._task.rows
         positions, cell = positions.contiguous(), cell.contiguous()
         moved = (positions != rows.reference_positions).any()
@@ -366,7 +373,6 @@ class KernelBuilder:
         )
 
     def _build(self, due: Tensor, positions: Tensor, cell: Tensor) -> None:
-        self.join()
         self._prepare(due, positions, cell)
         if self._brick is None:
             self._search_and_reverse(due)

@@ -500,9 +500,32 @@ def test_rows_far_from_a_brick_are_left_out(
     assert left_out > 0
     both.list.fill_()
     both.assert_same()
+    both.list.index.fill_(-5)
+    both.list.fill_()
+    assert bool((both.list.index == -5).all())  # nothing was built since
+    for item, state in ((both.list, both.state), (both.oracle, both.host)):
+        item.rebuild_(state.positions, state.cell)
+    both.list.fill_()
+    both.assert_same()
     with search_forced("cell list"):
         both.grow()
     assert assert_limited(both, grid, number, planes) > 0
+
+
+@pytest.mark.parametrize("skin", [0.0, 0.4])
+def test_a_search_that_waits_is_done_before_the_next_update(skin: float) -> None:
+    """Which would else take its flag away, and the rows would be those of an earlier build."""
+    system, _ = CASES["pbc (True, True, True)"]()
+    grid = BrickGrid((3, 1, 1))
+    both = Both([unwrapped(system)], 1.5, skin, search="cell list", capacity=8)
+    planes = grid.planes(both.host.positions, both.host.cell, both.host.pbc)
+    both.list.limit_(grid.brick(1, planes.to(DEVICE)))
+    for state in (both.state, both.host):
+        state.positions.copy_(state.positions.flip(0))
+    both.list.update_(both.state.positions, both.state.cell, joined=False)
+    both.oracle.update_(both.host.positions, both.host.cell)
+    both.update()
+    assert assert_limited(both, grid, 1, planes) > 0
 
 
 def assert_limited(both: Both, grid: BrickGrid, number: int, planes: torch.Tensor) -> int:
