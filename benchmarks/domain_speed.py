@@ -44,7 +44,7 @@ from cases import (
 )
 
 from mdgraph.checkpoints import load, shipped_potentials
-from mdgraph.decomposition import exchange, in_domains, join_ranks
+from mdgraph.decomposition import exchange, grid_of, in_domains, join_ranks
 from mdgraph.decomposition.bricks import BrickGrid, widths_of
 from mdgraph.decomposition.links import MessageLink
 from mdgraph.decomposition.subdomain import SubdomainCapacity
@@ -211,7 +211,7 @@ def of_steps(
         steps_per_replay=options.replay,
         device=options.device,
         precision=options.precision,
-        domains=domains if domains > 1 else None,
+        domains=str(grid_of(domains, system, max(potential.cutoffs))) if domains > 1 else None,
         graph="off" if options.eager else "auto",
         check=None,
     )

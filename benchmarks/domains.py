@@ -1,6 +1,6 @@
 """Physics of water in domains beside the undivided run: drift, temperature, pressure, g(r).
 
-    python benchmarks/domains.py [--nve-ps 2] [--npt-ps 4] [--domains 2]
+    python benchmarks/domains.py [--nve-ps 2] [--npt-ps 4] [--domains 1x1x2]
     torchrun --nproc-per-node 2 benchmarks/domains.py --device cuda --repeat 2x2x4 --nve-ps 20 \
         --npt-ps 0 --sample 200
 
@@ -130,7 +130,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--nve-ps", type=float, default=2.0, help="at constant energy")
     parser.add_argument("--npt-ps", type=float, default=4.0, help="at constant pressure")
     parser.add_argument("--bath-ps", type=float, default=1.0, help="before both")
-    parser.add_argument("--domains", default="2", help="number or grid")
+    parser.add_argument("--domains", default="1x1x2", help="grid")
     parser.add_argument("--device", type=device_argument, default="cpu")
     parser.add_argument("--repeat", type=counts_named, default=[1, 1, 1], help="box of 192 atoms")
     parser.add_argument("--sample", type=int, default=10, help="steps between energies")

@@ -1,11 +1,20 @@
 """One system in several domains, each with its own atoms and copies of those around them."""
 
-from mdgraph.decomposition.evaluator import (
-    DecomposedEvaluator,
+from mdgraph.decomposition.dividing import (
     atoms_here,
+    divided_parts,
     grid_of,
     in_domains,
-    join_ranks,
+    may_be_whole,
 )
+from mdgraph.decomposition.evaluator import DecomposedEvaluator, join_ranks
 
-__all__ = ["DecomposedEvaluator", "atoms_here", "grid_of", "in_domains", "join_ranks"]
+__all__ = [
+    "DecomposedEvaluator",
+    "atoms_here",
+    "divided_parts",
+    "grid_of",
+    "in_domains",
+    "join_ranks",
+    "may_be_whole",
+]

@@ -10,8 +10,6 @@ numbers are those of a single process, and know nothing of domains.
 
 import itertools
 import logging
-import math
-import os
 import signal
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -24,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdgraph.decomposition.bricks import BrickGrid, widths_of
+from mdgraph.decomposition.bricks import BrickGrid
 from mdgraph.decomposition.division import Division
 from mdgraph.decomposition.exchange import (
     Call,
@@ -34,8 +32,8 @@ from mdgraph.decomposition.exchange import (
     ProcessExchange,
 )
 from mdgraph.decomposition.subdomain import Subdomain
-from mdgraph.errors import InputError, LostRankError
-from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator, SumEvaluator
+from mdgraph.errors import LostRankError
+from mdgraph.evaluators import Evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.gpu.graphs import CapturedGraph, GraphMemory, captured
 from mdgraph.models import ListRoles, TensorNetPotential
@@ -234,9 +232,11 @@ class DecomposedEvaluator(Evaluator):
 
     Attributes:
         whole: the evaluator of undivided states.
+        atoms: of the system.
         grid: the bricks.
         exchange: between the domains.
         number: of the evaluator, in calls of other ranks.
+        divides: whether it does; see `divide_`.
     """
 
     potential: TensorNetPotential
@@ -258,7 +258,8 @@ class DecomposedEvaluator(Evaluator):
         self.rounding = whole.rounding
         self.whole, self.grid = whole, grid
         self.exchange = LocalExchange(len(grid)) if exchange is None else exchange
-        self._atoms = atoms
+        self.atoms = atoms
+        self.divides = True
         self.number = next(_NUMBERS)
         self.potential = whole.potential
         self.cutoffs, self.precision, self.device = whole.cutoffs, whole.precision, whole.device
@@ -286,7 +287,7 @@ class DecomposedEvaluator(Evaluator):
         Where a list overflowed before there are any nothing is written, as the step will be
         repeated.
         """
-        if state.grouping.sizes != (self._atoms,):
+        if not self.divides or state.grouping.sizes != (self.atoms,):
             self.whole.evaluate_(state, lists)
             return
         divided = self._divided(state, lists)
@@ -342,6 +343,15 @@ class DecomposedEvaluator(Evaluator):
         divided.divide_()
         self.exchange.finish_()
         return divided
+
+    def divide_(self, state: State, divides: bool) -> None:
+        """Divides the work on a state from here on, or does it whole, on rank 0.
+
+        Lists must be built again before the next evaluation, and graphs captured.
+        """
+        self.divides = divides
+        if not divides:
+            self.replace_(state)
 
     def replace_(self, state: State) -> None:
         """See WorkspaceOwner: domains are cut anew for other systems."""
@@ -515,90 +525,3 @@ class _Server:
             self._exchange.hold(graph)  # also one that is not replayed, as its memory stays
         if not self._exchange.any(graph is None) and graph is not None:
             self._graphs[number] = graph
-
-
-def in_domains(
-    evaluator: Evaluator, systems: Sequence[System], domains: str | int | Sequence[int]
-) -> Evaluator:
-    """The evaluator with its work divided among domains: of one process, or one a rank.
-
-    Args:
-        evaluator: a FusedTensorNet, or a sum or pair of them.
-        systems: the one system.
-        domains: a number, or numbers along the three cell vectors, such as (2, 1, 1) or `2x1x1`.
-
-    Raises:
-        InputError: an evaluator that cannot be divided, several systems, more domains than the
-            system has room for, or another number of domains than ranks.
-    """
-    if len(systems) != 1:
-        raise InputError("Domains divide one system; leave them out, or the replicas.")
-    check_divisible(evaluator)
-    grid = grid_of(domains, systems[0], max(evaluator.cutoffs))
-    ranks = join_ranks()
-    exchange = LocalExchange(len(grid)) if ranks is None else ranks
-    if len(grid) == 1 and ranks is None:
-        return evaluator
-    device = evaluator.device
-    if ranks is not None and device is not None and device.index not in (None, ranks.rank.local):
-        raise InputError(
-            f"The device is {device}, and each rank has the GPU of its number; ask for cuda, and "
-            "choose GPUs by CUDA_VISIBLE_DEVICES or --devices."
-        )
-    if ranks is not None and ranks.rank.count != len(grid):
-        raise InputError(
-            f"There are {len(grid)} domains ({grid}) and {ranks.rank.count} ranks; give each rank "
-            f"one, by {len(grid)} ranks or by {ranks.rank.count} domains."
-        )
-    return _divided(evaluator, len(systems[0]), grid, exchange)
-
-
-def grid_of(domains: str | int | Sequence[int], system: System, reach: float) -> BrickGrid:
-    """The grid of a system, see `BrickGrid.fitting`; raises InputError also for empty bricks."""
-    grid = BrickGrid.fitting(domains, widths_of(State([system])), reach)
-    if len(grid) > len(system):
-        raise InputError(
-            f"{len(grid)} domains are asked for, and the system has {len(system)} atoms; take "
-            "fewer."
-        )
-    return grid
-
-
-def atoms_here(domains: str | int | Sequence[int], system: System, reach: float) -> int:
-    """Atoms whose features the ranks of this machine hold, with copies, about; see `grid_of`."""
-    grid = grid_of(domains, system, reach)
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", len(grid)))
-    share = grid.share(widths_of(State([system])), reach)
-    return math.ceil(len(system) * share * min(ranks, len(grid)))
-
-
-def check_divisible(evaluator: Evaluator) -> None:
-    """Raises InputError for what is not fused, and for TensorNet2."""
-    if isinstance(evaluator, SumEvaluator):
-        for term in evaluator.terms:
-            check_divisible(term)
-    elif isinstance(evaluator, MultipleTimeStepEvaluator):
-        check_divisible(evaluator.large)
-        check_divisible(evaluator.small)
-    elif not isinstance(evaluator, FusedTensorNet):
-        raise InputError(
-            "Domains need the fused form of a TensorNet, and this potential runs in its reference "
-            "form or has other terms; leave domains out, or take another potential, precision or "
-            "evaluator."
-        )
-    else:
-        _ = evaluator.rounding  # raises
-
-
-def _divided(evaluator: Evaluator, atoms: int, grid: BrickGrid, exchange: Exchange) -> Evaluator:
-    """The evaluator with all its fused parts divided."""
-    if isinstance(evaluator, SumEvaluator):
-        terms = [_divided(term, atoms, grid, exchange) for term in evaluator.terms]
-        return SumEvaluator(evaluator.potential, terms)
-    if isinstance(evaluator, MultipleTimeStepEvaluator):
-        large, small = (
-            _divided(part, atoms, grid, exchange) for part in (evaluator.large, evaluator.small)
-        )
-        return MultipleTimeStepEvaluator(large, small, evaluator.steps)
-    assert isinstance(evaluator, FusedTensorNet)
-    return DecomposedEvaluator(evaluator, atoms, grid, exchange)

@@ -23,7 +23,7 @@ from mdgraph.decomposition.heartbeat import ADVICE, RankWatch
 from mdgraph.decomposition.links import FeatureLink, LocalLink, MessageLink
 from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.devices import ProcessRank
-from mdgraph.errors import LostRankError
+from mdgraph.errors import InputError, LostRankError
 from mdgraph.gpu.graphs import FOLLOWERS, CapturedGraph
 
 PATIENCE: Final = 60.0
@@ -268,19 +268,39 @@ class ProcessExchange:
         return bool(flag)
 
     def open_(self, device_type: str) -> torch.device:
-        """See Exchange."""
+        """See Exchange.
+
+        Raises:
+            InputError: on rank 0, a rank has no GPU of its own, or GPUs are unlike.
+            SystemExit: on other ranks then.
+        """
         from torch import distributed
 
         if device_type != "cuda":
             return torch.device("cpu")
         device = torch.device("cuda", self.rank.local)
         if device_type not in self._values:
+            self._check_cards(device)
             torch.cuda.set_device(device)
             patience = timedelta(seconds=PATIENCE)
             options = distributed.ProcessGroupNCCL.Options(is_high_priority_stream=True)
             group: Any = distributed.new_group(timeout=patience, backend="nccl", pg_options=options)
             self._values[device_type] = group
         return device
+
+    def _check_cards(self, device: torch.device) -> None:
+        """Raises what `open_` does; all ranks call it together."""
+        from torch import distributed
+
+        cards: list[Any] = [None] * self.rank.count
+        with self._naming_lost():
+            distributed.all_gather_object(cards, card_name(device), self._messages)
+        try:
+            check_alike(cards)
+        except InputError as error:
+            if self.leads:
+                raise
+            raise SystemExit(2) from error  # rank 0 says it
 
     def call_(self, call: Call, number: int, make_content: Callable[[], Any] | None = None) -> None:
         """See Exchange.
@@ -390,6 +410,31 @@ class ProcessExchange:
             if self._watch is not None:
                 self._watch.noticed = True
             raise
+
+
+def card_name(device: torch.device) -> str | None:
+    """Name of a GPU; None if there is no such."""
+    if not torch.cuda.is_available() or device.index >= torch.cuda.device_count():
+        return None
+    return torch.cuda.get_device_name(device)
+
+
+def check_alike(cards: Sequence[str | None]) -> None:
+    """Raises InputError for ranks without a GPU, by the names of all ranks' GPUs, and unlike ones.
+
+    The slowest GPU would set the pace of all, and bits depend on which rank has which.
+    """
+    if None in cards:
+        raise InputError(
+            f"Rank {cards.index(None)} of {len(cards)} has no GPU of its own on its machine; start "
+            "no more ranks on a machine than it has GPUs."
+        )
+    other = next((number for number, card in enumerate(cards) if card != cards[0]), 0)
+    if other:
+        raise InputError(
+            f"The ranks have unlike GPUs, {cards[0]} on rank 0 and {cards[other]} on rank {other}; "
+            "choose GPUs of one kind, by CUDA_VISIBLE_DEVICES or --devices."
+        )
 
 
 _joined: Final[list[ProcessExchange]] = []

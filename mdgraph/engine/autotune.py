@@ -99,11 +99,13 @@ class TuningOptions:
         skin: the skin.
         execution: whether steps run eagerly or as graphs, and of which length.
         eager: whether eager steps are a candidate.
+        division: whether work that may be divided among ranks is.
     """
 
     skin: bool = False
     execution: bool = False
     eager: bool = False
+    division: bool = False
 
     @classmethod
     def of(
@@ -125,7 +127,8 @@ class TuningOptions:
                 raise InputError(f"steps_per_replay is {steps_per_replay}; {error}.") from error
         if device_type != "cuda":
             return cls()
-        return cls(skin is None, graph != "off" and steps_per_replay is None, eager=graph == "auto")
+        execution = graph != "off" and steps_per_replay is None
+        return cls(skin is None, execution, eager=graph == "auto", division=True)
 
 
 def checked_length(steps: int) -> int:
@@ -184,6 +187,49 @@ def choose_skin(dynamics: StepDynamics, timer: Timer) -> None:
     choice = preferred({skin: timing.seconds for skin, timing in timings.items()})
     dynamics.set_skin(choice)
     logger.info(skin_sentence(timings, choice, lists[0].mechanism))
+
+
+def choose_division(dynamics: StepDynamics, timer: Timer, divide_: Callable[[bool], None]) -> None:
+    """Leaves work divided among ranks where that is faster than one of them alone; syncs.
+
+    Logs which it is. Where all of it does not fit into the memory of one it stays divided.
+
+    Args:
+        dynamics: whose work is divided.
+        timer: of steps.
+        divide_: divides the work, or does it on one.
+    """
+
+    def select(divides: bool) -> None:
+        divide_(divides)
+        dynamics.step_graphs.forget()
+        for item in dynamics.calculation.lists:
+            item.rebuild_(dynamics.state.positions, dynamics.state.cell)
+
+    seconds: dict[bool, float] = {}
+    try:
+        for divides in (False, True):
+            select(divides)
+            _warm_up(dynamics, FEWEST)
+            count = _count(_time_steps(dynamics, FEWEST, timer).seconds)
+            _warm_up(dynamics, count)
+            seconds[divides] = _time_steps(dynamics, count, timer).seconds
+    except torch.OutOfMemoryError:
+        if divides:
+            raise
+        select(True)
+        return
+    choice = preferred(seconds)
+    if not choice:
+        select(False)
+    logger.info(division_sentence(seconds, choice))
+
+
+def division_sentence(seconds: Mapping[bool, float], choice: bool) -> str:
+    """The sentence of the log about steps that are divided."""
+    whole, divided = (f"{1e3 * seconds[divides]:.4g} ms" for divides in (False, True))
+    chosen = "so the system is divided" if choice else "so one does all, and the others wait"
+    return f"A step takes {whole} on one GPU, {divided} in domains on all: {chosen}."
 
 
 def choose_execution(

@@ -12,10 +12,11 @@ import torch
 
 from mdgraph.arguments import checked
 from mdgraph.biases import Bias, CollectiveVariable
-from mdgraph.decomposition import in_domains, join_ranks
+from mdgraph.decomposition import divided_parts, in_domains, join_ranks, may_be_whole
 from mdgraph.devices import device_named
 from mdgraph.engine.autotune import (
     TuningOptions,
+    choose_division,
     choose_execution,
     choose_skin,
     say_mechanism,
@@ -221,7 +222,8 @@ class Simulation(StepDynamics):
             domains: divide the evaluation of one system among so many domains, or among a grid of
                 them along the cell vectors, such as (2, 1, 1). Under torchrun each rank evaluates
                 one, on its own GPU; the others do not come back from here, but serve rank 0 and
-                exit with it.
+                exit with it. GPUs divide a small system among a number of domains only where that
+                is faster than one of them, see `choose`; a grid is taken as it is.
 
         Raises:
             InputError: an invalid argument.
@@ -229,6 +231,7 @@ class Simulation(StepDynamics):
         """
         if domains is not None:
             join_ranks()
+        self._may_be_whole = False
         systems = _systems(system)
         if not isinstance(integrator, Integrator):
             name = integrator.__name__ if isinstance(integrator, type) else repr(integrator)
@@ -255,6 +258,7 @@ class Simulation(StepDynamics):
             precision, device = precision_named(precision), device_named(device)
             whole = as_evaluator(potential, precision, device, evaluator)
             potential, evaluator = in_domains(whole, systems, domains), "auto"
+            self._may_be_whole = may_be_whole(potential, domains)
         calculation = Calculation(
             systems,
             potential,
@@ -395,9 +399,15 @@ class Simulation(StepDynamics):
             *(record.every for record in self.online if record.between_chunks),
         ]
 
+    def _divide_(self, divides: bool) -> None:
+        for part in divided_parts(self.calculation.evaluator):
+            part.divide_(self.state, divides)
+
     @checked
     def choose(self, steps: int, intervals: Iterable[int] = ()) -> None:
         """Measures the fastest skin and execution mode on CUDA, if a run is long enough.
+
+        Also whether a small system is faster undivided, where a number of domains was given.
 
         Each `run` begins with it. It measures once, when 500 steps or more have been requested,
         and takes some seconds. Graphs are no longer than the shortest interval of a reporter.
@@ -410,6 +420,8 @@ class Simulation(StepDynamics):
             return
         options, self._tuning = self._tuning, TuningOptions()
         timer = stopwatch(self.calculation.device)
+        if options.division and self._may_be_whole:
+            choose_division(self, timer, self._divide_)
         if options.skin and not self.skin_given:
             choose_skin(self, timer)
         if options.execution:

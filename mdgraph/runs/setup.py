@@ -11,7 +11,7 @@ import torch
 
 from mdgraph.checkpoints import describe
 from mdgraph.checkpoints.location import locate
-from mdgraph.decomposition import grid_of
+from mdgraph.decomposition import divided_parts, grid_of
 from mdgraph.engine import (
     FIRE,
     DomainMonitor,
@@ -552,7 +552,9 @@ def resolved(
         "skin_A": simulation.calculation.skin,
         "chunk": simulation.chunk,
     }
-    if configuration.domains is not None:
+    parts = divided_parts(simulation.calculation.evaluator)
+    # Where one GPU is faster the number stays, as a run that goes on may choose again.
+    if configuration.domains is not None and (not parts or parts[0].divides):
         reach = max(simulation.calculation.evaluator.cutoffs)
         fields["domains"] = str(grid_of(configuration.domains, systems[0], reach))
     if configuration.restrain is not None:

@@ -273,11 +273,14 @@ class TestWhatIsOpen:
         ("arguments", "expected"),
         [
             (("cpu", None, "auto", None), TuningOptions()),
-            (("cuda", None, "auto", None), TuningOptions(skin=True, execution=True, eager=True)),
-            (("cuda", 0.5, "auto", None), TuningOptions(execution=True, eager=True)),
-            (("cuda", None, "on", None), TuningOptions(skin=True, execution=True)),
-            (("cuda", None, "on", 8), TuningOptions(skin=True)),
-            (("cuda", None, "off", None), TuningOptions(skin=True)),
+            (
+                ("cuda", None, "auto", None),
+                TuningOptions(division=True, skin=True, execution=True, eager=True),
+            ),
+            (("cuda", 0.5, "auto", None), TuningOptions(division=True, execution=True, eager=True)),
+            (("cuda", None, "on", None), TuningOptions(division=True, skin=True, execution=True)),
+            (("cuda", None, "on", 8), TuningOptions(division=True, skin=True)),
+            (("cuda", None, "off", None), TuningOptions(division=True, skin=True)),
         ],
     )
     def test_on_a_device(self, arguments, expected) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ from ase.build import bulk, fcc111
 from ase.io import read
 
 from mdgraph.checkpoints import load
-from mdgraph.decomposition import DecomposedEvaluator
+from mdgraph.decomposition import DecomposedEvaluator, divided_parts, may_be_whole
 from mdgraph.decomposition.bricks import BrickGrid, widths_of
+from mdgraph.decomposition.exchange import LocalExchange
 from mdgraph.engine import (
     Integrator,
     LangevinMiddle,
@@ -24,6 +26,7 @@ from mdgraph.engine import (
     StochasticCellRescaling,
     VelocityVerlet,
 )
+from mdgraph.engine.autotune import choose_division
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
 from mdgraph.fused.evaluator import FusedTensorNet
@@ -230,6 +233,49 @@ def test_planes_of_a_restart_file_stay_where_they_were(tmp_path: Path) -> None:
         assert torch.equal(value, second.state.tensors()[name]), name
 
 
+def test_a_system_is_whole_where_that_is_faster(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mdgraph")
+    simulation, apart = (
+        Simulation(
+            narrow(), "copper-pbe", VelocityVerlet(0.5), temperature=300.0, seed=2, device="cpu",
+            domains=domains, check=None,
+        )
+        for domains in ("2x1x1", None)
+    )  # fmt: skip
+    (part,) = divided_parts(simulation.calculation.evaluator)
+
+    def choose(whole: float, divided: float) -> None:
+        def timer(work: Callable[[], None]) -> float:
+            work()
+            return divided if part.divides else whole
+
+        choose_division(simulation, timer, simulation._divide_)
+        assert part.divides == (divided < whole)
+        assert bool(part.division(simulation.state)) == part.divides
+        assert f"A step takes {1e3 * whole / 8:g} ms on one GPU" in caplog.text
+        for one in (simulation, apart):
+            one.run(4)
+        forces = simulation.state.forces, apart.state.forces
+        torch.testing.assert_close(*forces, rtol=0.0, atol=1e-5)
+
+    choose(1.0, 2.0)
+    choose(4.0, 2.0)
+
+
+def test_a_number_of_domains_may_be_left_and_a_grid_not() -> None:
+    evaluator = FusedTensorNet(load("copper-pbe"), "double", "cpu")
+    exchange = LocalExchange(2)
+    exchange.alone = False
+    for atoms, domains, left in [
+        (100, 2, True), (100, "2", True), (100, "2x1x1", False), (100, (2, 1, 1), False),
+        (100_000, 2, False),
+    ]:  # fmt: skip
+        divided = DecomposedEvaluator(evaluator, atoms, BrickGrid((2, 1, 1)), exchange)
+        assert may_be_whole(divided, domains) == left
+    assert not may_be_whole(DecomposedEvaluator(evaluator, 100, BrickGrid((2, 1, 1))), 2)
+    assert not may_be_whole(evaluator, 2)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_noise_is_the_same_in_any_number_of_domains(device: str) -> None:
     ends = []
@@ -289,6 +335,7 @@ def write_threads():
     Path(f"{out}/threads-{rank}.json").write_text(json.dumps(names))
 atexit.register(write_threads)  # called last
 from mdgraph.engine import *
+from mdgraph.engine.autotune import choose_division
 from mdgraph.io.structures import read_system
 from mdgraph.errors import LostRankError
 out, steps = sys.argv[1], int(sys.argv[2])
@@ -307,6 +354,8 @@ for _ in range(steps // 10):
         # Another one of rank 0, between whose steps the first goes on.
         others.append(Simulation(read_system(f"{out}/start.extxyz"), "water-pbe0",
             VelocityVerlet(0.5), temperature=500.0, device=device, domains=2, check=None))
+        if len(others) == 2:  # which goes on undivided
+            choose_division(others[1], lambda work: (work(), 1.0)[1], others[1]._divide_)
         for other in others:
             other.run(1)
     open(f"{out}/step", "w").write(str(simulation.step))

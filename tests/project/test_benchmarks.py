@@ -186,7 +186,7 @@ def test_domains_stand_beside_the_undivided_run(
     options = ("--nve-ps", 0.02, "--npt-ps", 0.01, "--bath-ps", 0.002, "--json")
     rows = [json.loads(line) for line in printed("domains", *options).splitlines()]
     assert [(row["run"], row["domains"]) for row in rows] == [
-        ("nve", "1"), ("nve", "2"), ("npt", "1"), ("npt", "2"),
+        ("nve", "1"), ("nve", "1x1x2"), ("npt", "1"), ("npt", "1x1x2"),
     ]  # fmt: skip
     assert rows[0]["temperature"] == pytest.approx(rows[1]["temperature"], rel=1e-6)
     assert rows[2]["temperature"] != rows[3]["temperature"]  # of other random numbers

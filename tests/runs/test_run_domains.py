@@ -209,8 +209,43 @@ def test_ranks_run_and_go_on_with_others(processes: Any, tmp_path: Path) -> None
     np.testing.assert_allclose(last_positions(out), last_positions(tmp_path / "whole"), atol=1e-6)
 
 
+CARDS = """
+import sys
+from mdgraph.decomposition import exchange
+from mdgraph.errors import InputError
+exchange.card_name = lambda device: {cards}[device.index]
+ranks = exchange.ProcessExchange.joined()
+try:
+    ranks.open_("cuda")
+except InputError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.parametrize(
+    ("cards", "sentence"),
+    [
+        (["NVIDIA H100", "NVIDIA H200"], "unlike GPUs, NVIDIA H100 on rank 0 and NVIDIA H200 on"),
+        (["NVIDIA H100", None], "Rank 1 of 2 has no GPU of its own"),
+    ],
+)
+def test_ranks_without_a_gpu_and_of_unlike_ones_all_end(
+    processes: Any, cards: list[str | None], sentence: str
+) -> None:
+    code = ["-c", CARDS.format(cards=cards)]
+    ranks = prepared_ranks(processes, code, 2, env=os.environ | ENVIRONMENT, **PIPES)
+    (first, _, said), (other, *silence) = (
+        (process.returncode, out, err)
+        for process in ranks
+        for out, err in [process.communicate(timeout=60)]
+    )
+    assert (first, other) == (1, 2)
+    assert said.count(sentence) == 1
+    assert silence == ["", ""]
+
+
 LONG = (
-    "md", WATER, "--domains", 2, "--steps", 100_000, "--log-interval", 10,
+    "md", WATER, "--steps", 100_000, "--log-interval", 10,
     "--checkpoint-interval", 20, "--no-check",
 )  # fmt: skip
 
@@ -225,9 +260,9 @@ def wait_for_rows(out: Path, process: "subprocess.Popen[str] | PreparedProcess")
         time.sleep(0.1)
 
 
-def long_run(out: Path) -> "tuple[subprocess.Popen[str], dict[int, int]]":
+def long_run(out: Path, domains: str = "2") -> "tuple[subprocess.Popen[str], dict[int, int]]":
     """A run of two ranks that has begun, and the process of each rank."""
-    process = torchrun(*LONG, "--out", out)
+    process = torchrun(*LONG, "--domains", domains, "--out", out)
     wait_for_rows(out, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8")
     ranks = {}
@@ -244,7 +279,7 @@ def gone(process: int) -> bool:
 
 def test_a_lost_rank_ends_the_run_with_the_way_on(processes: Any, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    first, lost = two_ranks(processes, *LONG, "--out", out)
+    first, lost = two_ranks(processes, *LONG, "--domains", 2, "--out", out)
     wait_for_rows(out, first)
     lost.kill()
     lost.communicate()
@@ -266,7 +301,7 @@ def test_a_rank_lost_between_gpus_ends_the_run_with_the_way_on(
 ) -> None:
     """Rank 0 waits within a graph then; the run goes on undivided."""
     out = tmp_path / "run"
-    process, ranks = long_run(out)
+    process, ranks = long_run(out, domains="1x1x2")  # one GPU would be faster
     os.kill(ranks[1], number)
     began = time.monotonic()
     while not gone(ranks[0]) and time.monotonic() - began < 90:
