@@ -145,6 +145,26 @@ def test_a_solvated_peptide_by_aceff(reference_folder: Path, structures_folder: 
         assert (forces - whole.forces).abs().max() < 1e-6 * rms
 
 
+@pytest.mark.gpu
+def test_a_solvated_protein_by_aceff_on_a_gpu(
+    reference_folder: Path, structures_folder: Path
+) -> None:
+    """AceFF-1.1 on 23,558 atoms of DHFR in water, in two, four and eight domains."""
+    system = read_system(structures_folder / "dhfr_water_23558.pdb")
+    path = reference_folder / "torchmdnet" / "aceff-1.1.ckpt"
+    for precision, error in (("mixed", 1e-6), ("double", 1e-12)):
+        evaluator = FusedTensorNet(load(path), precision, "cuda")
+        whole = State([system], "cuda")
+        evaluator.evaluate_(whole, [NeighborList(whole, cut, 0.3) for cut in evaluator.cutoffs])
+        rms = whole.forces.square().mean().sqrt()
+        for shape in ((2, 1, 1), (2, 2, 1), (2, 2, 2)):
+            state = State([system], "cuda")
+            lists = [NeighborList(state, cutoff, 0.3) for cutoff in evaluator.cutoffs]
+            DecomposedEvaluator(evaluator, len(system), BrickGrid(shape)).evaluate_(state, lists)
+            missed = state.forces - whole.forces
+            assert missed.square().mean().sqrt() < error * rms
+
+
 def test_every_brick_holds_as_many_atoms_at_any_density() -> None:
     system = slab()
     state = State([system])
