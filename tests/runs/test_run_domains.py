@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from prepared import PreparedProcess, prepared_ranks
+from safetensors.numpy import load_file
 
 from mdgraph.engine.restart import restart_step
 from mdgraph.errors import InputError
@@ -200,6 +201,10 @@ def test_ranks_run_and_go_on_with_others(processes: Any, tmp_path: Path) -> None
     assert printed.count("ps simulated (20 of 20 steps)") == 1
     assert said.count("H128 O64") == 1
     assert "torchrun --nproc-per-node 2 -m mdgraph md --resume" in printed
+    # A frame has the bits of the state that ranks shared.
+    np.testing.assert_array_equal(
+        last_positions(out), load_file(out / "checkpoint.safetensors")["positions"]
+    )
     resume(out, {"steps": 30, "domains": "1"})
     start(
         MDConfig(
