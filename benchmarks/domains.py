@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 benchmarks/domains.py --device cuda --repeat 2x2x4 --nve-ps 20 \
         --npt-ps 0 --sample 200
 
-Both run the shipped water at 300 K in `mixed`, after a bath of a picosecond that they share. At
+Both run the shipped water at 300 K in `mixed`, from one state, after a bath of a picosecond. At
 constant energy the slope of the conserved energy is printed with its standard error, by least
 squares and blocks of means; at constant pressure the means with their blocked errors. "g_OO" is the
 RMS over distances of the difference between the radial distributions of both runs, its error what
@@ -17,7 +17,6 @@ import argparse
 import itertools
 
 import numpy as np
-import torch
 from cases import (
     Table,
     counts_named,
@@ -71,11 +70,11 @@ TABLE = Table(
 
 
 def begun(
-    system: System, integrator: Integrator, domains: str, seed: int, device: torch.device
+    system: System, integrator: Integrator, domains: str, seed: int, options: argparse.Namespace
 ) -> Simulation:
-    """A run at 300 K with averages of every step and distances of every `EVERY`th."""
+    """A run with averages of every step and distances of every `EVERY`th."""
     return Simulation(
-        system, POTENTIAL, integrator, seed=seed, temperature=300.0, device=device,
+        system, POTENTIAL, integrator, seed=seed, temperature=options.kelvin, device=options.device,
         domains=None if domains == "1" else domains, check=None,
         observe=[Averages(), RadialDistributions(every=EVERY)],
     )  # fmt: skip
@@ -130,6 +129,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--nve-ps", type=float, default=2.0, help="at constant energy")
     parser.add_argument("--npt-ps", type=float, default=4.0, help="at constant pressure")
     parser.add_argument("--bath-ps", type=float, default=1.0, help="before both")
+    parser.add_argument("--kelvin", type=float, default=300.0, help="above, water forgets sooner")
     parser.add_argument("--domains", default="1x1x2", help="grid")
     parser.add_argument("--device", type=device_argument, default="cpu")
     parser.add_argument("--repeat", type=counts_named, default=[1, 1, 1], help="box of 192 atoms")
@@ -146,8 +146,8 @@ def main() -> None:
     print_heading(TABLE, common, options.json)
     start = read_system(shipped_potentials()[POTENTIAL] / "start.extxyz")
     start = repeated(start, options.repeat)
-    thermostat = StochasticVelocityRescaling(TIMESTEP, 300.0, tau=50.0)
-    bath = begun(start, thermostat, "1", 1, options.device)
+    thermostat = StochasticVelocityRescaling(TIMESTEP, options.kelvin, tau=50.0)
+    bath = begun(start, thermostat, "1", 1, options)
     bath.run(round(1e3 * options.bath_ps / TIMESTEP))
     view = bath.view()
     system = start.replace(
@@ -155,13 +155,13 @@ def main() -> None:
     )
     runs = (
         ("nve", options.nve_ps, lambda: VelocityVerlet(TIMESTEP)),
-        ("npt", options.npt_ps, lambda: StochasticCellRescaling(TIMESTEP, 300.0, 1.0 * BAR)),
+        ("npt", options.npt_ps, lambda: StochasticCellRescaling(TIMESTEP, options.kelvin, BAR)),
     )
     for name, ps, integrator in runs:
         whole = None
         for seed, domains in enumerate(("1", options.domains)):
             if ps > 0.0:
-                run = begun(system, integrator(), domains, seed, options.device)
+                run = begun(system, integrator(), domains, seed, options)
                 found, parts = measured(run, ps, options.sample)
                 row = {"run": name, "domains": domains, "ps": ps} | found
                 row |= {} if whole is None else difference(whole, parts)
