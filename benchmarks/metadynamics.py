@@ -2,7 +2,7 @@
 
     python benchmarks/metadynamics.py walkers [--walkers 1 64] [--repeats 5] [--device cuda]
     python benchmarks/metadynamics.py openmm [--repeats 3] [--molecule] [--quick]
-    python benchmarks/metadynamics.py exact [--repeats 3] [--device cuda]
+    python benchmarks/metadynamics.py exact [--repeats 3] [--walkers 256] [--device cuda]
 
 `walkers`: a particle in a double well of 5 kT, whose free energy is known. Runs go on until the
 RMS error of the sum of hills, where F is below 8 kT, is under the target and stays there in the
@@ -15,18 +15,19 @@ of equal numbers, both against the exact answer; all repeats of mdgraph are one 
 `--molecule` both fill the torsion of ethanol, OpenMM through openmm-ml with the forces of mdgraph,
 and each is compared with the other.
 
-`exact`: 256 walkers in the double well, and in a valley of two variables that crosses a barrier of
-4 kT aslant. Both free energies are known, and compared where they are below 8 kT: with minus the
-sum of hills at the points of the grid, and with the samples of the steps of hills, reweighted and
-in bins as `mdgraph free-energy` does it. Shown is the RMS error of each repeat and, of samples,
-what their own error bars say.
+`exact`: 256 walkers, or more with lower hills, in the double well, and in a valley of two variables
+that crosses a barrier of 4 kT aslant. Both free energies are known, and compared where they are
+below 8 kT: with minus the sum of hills at the points of the grid, and with the samples of the steps
+of hills, reweighted and in bins as `mdgraph free-energy` does it. Shown is the RMS error of each
+repeat and, of samples, what their own error bars say. `--seed` begins the repeats at another one,
+so that several processes make them.
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ TABLE = Table(
         ("RMS error kT", "error_kT", ".3f"),
         ("its bars", "bars_kT", ".3f"),
     ),
-    width=15,
+    width=16,
 )
 
 
@@ -279,7 +280,7 @@ class Model:
         slant: b of `Wells`.
         sigma: widths of the hills, A.
         limits: of x and y on the grid, A.
-        height: of the first hills.
+        height: of the first hills of 256 walkers; of more, so much lower.
         hills: of all walkers, unless their number is given.
     """
 
@@ -323,9 +324,12 @@ class Samples:
         self.rows.append(np.stack([column.numpy() for column in columns], 1))
 
 
-def exact_rows(options: argparse.Namespace, name: str, seed: int) -> list[dict[str, Any]]:
+def exact_rows(
+    options: argparse.Namespace, name: str, walkers: int, seed: int
+) -> list[dict[str, Any]]:
     """Errors of the sum of hills and of reweighted samples of a run of walkers."""
     model = MODELS[name]
+    model = replace(model, height=model.height * WALKERS / walkers)
     names = ("x", "y")[: len(model.sigma)]
     bias = Metadynamics(
         names,
@@ -337,7 +341,7 @@ def exact_rows(options: argparse.Namespace, name: str, seed: int) -> list[dict[s
         bias_factor=GAMMA,
         shared=True,
     )
-    sides = [(-1.0) ** number for number in range(WALKERS)]
+    sides = [(-1.0) ** number for number in range(walkers)]
     simulation = Simulation(
         [System(numbers=[18], positions=[[x, model.slant * x, 0]], masses=[1.0]) for x in sides],
         Wells(model.barrier * KT, model.stiffness * KT, model.slant),
@@ -351,7 +355,7 @@ def exact_rows(options: argparse.Namespace, name: str, seed: int) -> list[dict[s
     samples = Samples(options.every)
     simulation.recorders.append(samples)
     begin = time.perf_counter()
-    simulation.run((options.hills or model.hills) // WALKERS * options.every)
+    simulation.run((options.hills or model.hills) // walkers * options.every)
     seconds = time.perf_counter() - begin
     biases = simulation.calculation.biases
     assert biases is not None
@@ -360,9 +364,9 @@ def exact_rows(options: argparse.Namespace, name: str, seed: int) -> list[dict[s
     summed = rms_error(-hills.factor * hills.potential()[0] / KT, model.energy(*mesh))
     reweighted, bars = reweighted_error(model, names, np.stack(samples.rows), hills.factor)
     common = {
-        "walkers": name,
+        "walkers": f"{name}, {walkers}",
         "seed": str(seed),
-        "hills": WALKERS * (simulation.step // options.every),
+        "hills": walkers * (simulation.step // options.every),
         "steps": simulation.step,
         "seconds": seconds,
     }
@@ -390,7 +394,7 @@ def reweighted_error(
     hills = HillSum(
         names,
         (None,) * len(names),
-        np.repeat(times + 0.5, WALKERS),
+        np.repeat(times + 0.5, values.shape[1]),
         centers,
         np.broadcast_to(np.array(model.sigma), centers.shape),
         heights,
@@ -410,7 +414,7 @@ def reweighted_error(
             log_weights(offsets, bias[first:, walker], times[first:], 1.0),
             values[first:, walker],
         )
-        for walker in range(WALKERS)
+        for walker in range(values.shape[1])
     ]
     edges = (np.linspace(-1.6, 1.6, 65), np.linspace(-2.5, 2.5, 51))[: len(names)]
     grid = ProfileGrid(names, edges, (None,) * len(names))
@@ -496,9 +500,10 @@ def show_means(rows: Sequence[dict[str, Any]], options: argparse.Namespace) -> N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["walkers", "openmm", "exact"])
-    parser.add_argument("--walkers", type=int, nargs="+", default=[1, 64])
+    parser.add_argument("--walkers", type=int, nargs="+", help="of exact one number, 256")
     parser.add_argument("--model", choices=MODELS, help="of exact; all without it")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0, help="of the first repeat of exact")
     parser.add_argument("--hills", type=int, help="most hills of all walkers")
     parser.add_argument("--every", type=int, help="steps between hills of a walker")
     parser.add_argument("--height", type=float, default=0.02, help="kT, of the first hills")
@@ -515,6 +520,7 @@ def main() -> None:
         if options.what == "exact":
             options.hills *= WALKERS
     exact = options.what == "exact"
+    options.walkers = options.walkers or ([WALKERS] if exact else [1, 64])
     options.every = options.every or (10 if exact else 25)
     options.hills = options.hills or (None if exact else 200_000)
     common = conditions(options.device, "mixed")
@@ -529,8 +535,8 @@ def main() -> None:
     if exact:
         rows = []
         for name in [options.model] if options.model else MODELS:
-            for seed in range(options.repeats):
-                for row in exact_rows(options, name, seed):
+            for seed in range(options.seed, options.seed + options.repeats):
+                for row in exact_rows(options, name, options.walkers[0], seed):
                     show(row)
                     rows.append(row | {"who": f"{name}, {row['who']}"})
         show_means(rows, options)

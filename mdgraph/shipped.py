@@ -117,12 +117,19 @@ EXAMPLES: Final = {
         "a map of two torsions by metadynamics, windows and without a bias; needs aceff-1.1.ckpt",
         {
             name: f"examples/free_energies/{name}"
-            for name in ("alanine.extxyz", "metadynamics.yaml", "unbiased.yaml", "windows.py")
+            for name in (
+                "alanine.extxyz",
+                "filling.yaml",
+                "metadynamics.yaml",
+                "unbiased.yaml",
+                "windows.py",
+            )
         },
         (
             "mdgraph md alanine.extxyz --config metadynamics.yaml --out metadynamics",
             "mdgraph md alanine.extxyz --config unbiased.yaml --out unbiased",
-            "python windows.py metadynamics",
+            "mdgraph md alanine.extxyz --config filling.yaml --out filling",
+            "python windows.py filling",
         ),
     ),
     "frames": Example(

@@ -1,6 +1,6 @@
 """Windows of two torsions of alanine dipeptide: options of their run, and a start for each.
 
-python windows.py metadynamics
+python windows.py filling
 
 Takes for each window the frame of a metadynamics run that is nearest to its centre, as a spring
 that pulls a molecule over a barrier heats it. Writes windows.yaml and starts.extxyz.
@@ -21,7 +21,7 @@ OPTIONS = """\
 potential: {potential}
 replicas: {replicas}
 temperature_K: 300
-timestep_fs: 1
+timestep_fs: 2
 hydrogen_mass_amu: 3
 friction_per_ps: 5
 time_ps: {time_ps:g}
@@ -35,7 +35,7 @@ biases:
   stiffness_eV: {stiffness:g}
   centre:
 {centres}
-colvar_interval: 500
+colvar_interval: 250
 trajectory_interval: {steps}
 log_interval: {log}
 save: positions
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--potential", default="aceff-1.1.ckpt")
     parser.add_argument("--windows", type=int, default=18, help="along each torsion")
     parser.add_argument("--stiffness", type=float, default=0.8, help="eV/rad^2")
-    parser.add_argument("--time-ps", type=float, default=80.0)
+    parser.add_argument("--time-ps", type=float, default=300.0)
     arguments = parser.parse_args()
 
     frames = [
@@ -68,7 +68,7 @@ def main() -> None:
     for start in starts:
         start.set_velocities(np.zeros((len(start), 3)))  # new ones are drawn
     ase.io.write("starts.extxyz", starts)
-    steps = round(1000 * arguments.time_ps)
+    steps = round(500 * arguments.time_ps)
     text = OPTIONS.format(
         potential=arguments.potential,
         replicas=len(centres),
@@ -77,7 +77,7 @@ def main() -> None:
         stiffness=arguments.stiffness,
         centres="\n".join(f"  - [{phi:g}deg, {psi:g}deg]" for phi, psi in centres),
         steps=steps,
-        log=max(1, steps // 10),
+        log=min(5000, steps),
     )
     Path("windows.yaml").write_text(text, encoding="utf-8")
     print(f"{len(centres)} windows; the farthest start is {far:.0f} degrees from its centre")

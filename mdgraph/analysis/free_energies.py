@@ -33,6 +33,9 @@ _FEWEST_BLOCKS: Final = 6
 _MOST_BLOCKS: Final = 400
 """Of a series; longer ones have longer blocks."""
 
+_MOST_BLOCKS_OF_ALL: Final = 6_000
+"""Of all series together, each of which has sums of all bins in memory."""
+
 _MISSING: Final = 0.1
 """Share of resamples without a sample in a bin, above which its error is not known."""
 
@@ -479,15 +482,16 @@ class WeightedSeries:
     watched: NDArray[np.float64]
 
 
-def block_length(watched: NDArray[np.float64], count: int) -> int:
+def block_length(watched: NDArray[np.float64], count: int, most: int = _MOST_BLOCKS) -> int:
     """Samples in a block, of a series with `count` of them.
 
     Args:
         watched: (n, c) float, whose slowest column rules.
         count: number of samples.
+        most: blocks, unless that is fewer than the fewest.
     """
     inefficiency = len(watched) / fewest_independent(watched)
-    length = max(math.ceil(_BLOCK * inefficiency), math.ceil(count / _MOST_BLOCKS))
+    length = max(math.ceil(_BLOCK * inefficiency), math.ceil(count / most))
     return max(1, min(length, count // _FEWEST_BLOCKS))
 
 
@@ -511,6 +515,7 @@ def weighted_profile(
         seed: of the draws.
     """
     highest = max(float(part.log_weights.max()) for part in series)
+    most = max(1, min(_MOST_BLOCKS, _MOST_BLOCKS_OF_ALL // len(series)))
     blocks: list[NDArray[np.float64]] = []
     halves = [np.zeros(grid.size), np.zeros(grid.size)]
     for part in series:
@@ -521,7 +526,7 @@ def weighted_profile(
         count = len(weights)
         for number, half in enumerate((slice(count // 2), slice(count // 2, count))):
             halves[number] += binned(numbers[half], weights[half], grid.size)
-        length = block_length(part.watched, count)
+        length = block_length(part.watched, count, most)
         block = np.minimum(np.arange(count) // length, max(count // length, 1) - 1)
         flat = binned(block * grid.size + numbers, weights, (int(block[-1]) + 1) * grid.size)
         blocks.append(flat.reshape(-1, grid.size))
