@@ -16,6 +16,7 @@ from mdgraph.checkpoints.torchmdnet import read_torchmdnet
 from mdgraph.errors import CheckpointError, InputError
 from mdgraph.io.files import disk_failure, path_argument, refuse_existing
 from mdgraph.models import PotentialModule, architecture_named, with_terms
+from mdgraph.models.terms import LOADERS
 from mdgraph.shipped import FILE_NAME
 from mdgraph.units import SYMBOLS
 
@@ -65,6 +66,18 @@ def potential_sha256(path_or_name: str | Path) -> str:
     if not location.weights.is_dir():
         return sums[0]
     return hashlib.sha256("".join(sums).encode()).hexdigest()
+
+
+def _term(name: str) -> tuple[PotentialModule, str]:
+    """A potential that is a term of another one, with a name, and the checksum of its file."""
+    potential, path = load(name), locate(name)
+    if not potential.config.name:
+        own = potential.config.model_copy(update={"name": Path(path.reference).stem})
+        potential.config = own
+    return potential, potential_sha256(name)
+
+
+LOADERS.append(_term)
 
 
 def _read(path_or_name: str | Path, layout: Layout) -> PotentialModule:

@@ -147,6 +147,8 @@ class Simulation(StepDynamics):
         chunk: steps between two checks by the host.
         maximum_temperature: K, beyond which a run stops.
         reporters: called at their intervals, while the GPU waits; append to it.
+        hill_reporters: called before these; they add the hills of walkers on several ranks, and
+            `mdgraph.engine.replicas.replica_simulation` fills them.
         recorders: get host snapshots at their intervals, while the GPU goes on; append to it.
     """
 
@@ -283,6 +285,7 @@ class Simulation(StepDynamics):
             chunk = math.ceil(CHUNK[device_type] / together) * together
         self.chunk = checked_multiple(chunk, 1, "The chunk", together)
         self.reporters: list[Reporter] = []
+        self.hill_reporters: list[Reporter] = []
         self.recorders: list[Recorder] = []
         self._stop = False
         self._requested_steps = 0
@@ -383,7 +386,8 @@ class Simulation(StepDynamics):
             reports = [(self.step // interval + 1) * interval for interval in self._intervals()]
             end = min([last, self.step + self.chunk, *reports])
             self._run_loop.advance(end, delivery(self.recorders, end))
-            due = [reporter for reporter in self.reporters if self.step % reporter.interval == 0]
+            called = [*self.hill_reporters, *self.reporters]
+            due = [reporter for reporter in called if self.step % reporter.interval == 0]
             if due:
                 self._run_loop.finish()
             for reporter in due:
@@ -395,7 +399,7 @@ class Simulation(StepDynamics):
         """Steps at whose multiples a chunk ends."""
         return [
             *(recorder.interval for recorder in self.recorders),
-            *(reporter.interval for reporter in self.reporters),
+            *(reporter.interval for reporter in [*self.hill_reporters, *self.reporters]),
             *(record.every for record in self.online if record.between_chunks),
         ]
 

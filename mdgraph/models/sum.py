@@ -151,9 +151,10 @@ class SumPotential(PotentialModule):
                         "A sum whose weights change is no part of another one; give all terms to "
                         "one sum."
                     )
-                # A term of a sum keeps the digest of its own file.
+                # A term of a sum keeps the digest of its own file, or else has that of the sum.
                 for inner, part in zip(potential.config.terms, potential.parts, strict=True):
-                    configs.append(inner.model_copy(update={"weight": weight * inner.weight}))
+                    changed = {"weight": weight * inner.weight, "sha256": inner.sha256 or digest}
+                    configs.append(inner.model_copy(update=changed))
                     parts.append(part)
                     ends.append(last * inner.weight)
             else:

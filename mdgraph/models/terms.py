@@ -2,12 +2,14 @@
 
 A text is [WEIGHT*]WORD[:ARGUMENTS][@CUTOFF], with the cutoff in A. The word names an architecture,
 whose module says what the arguments are. A weight such as 0:1 goes from 0 to 1 along a run.
+`potential:NAME` is another potential by its name or path, and `WEIGHT*self` gives the potential
+that terms are added to a weight, so `1:0*self` and `0:1*potential:NAME` switch from one to another.
 """
 
 import logging
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from pydantic import ValidationError
@@ -24,6 +26,16 @@ _TEXT: Final = re.compile(
     r"(?:(?P<weight>[^*:@]+)(?::(?P<last>[^*:@]+))?\*)?(?P<word>[\w-]+)(?::(?P<arguments>[^@]*))?(?:@(?P<cutoff>.*))?",
     re.DOTALL,
 )
+
+_WEIGHTED: Final = re.compile(
+    r"(?:(?P<weight>[^*:@]+)(?::(?P<last>[^*:@]+))?\*)?"
+    r"(?:(?P<self>self)|potential:(?P<potential>.+))",
+    re.DOTALL,
+)
+"""The potential that terms are added to, and other potentials."""
+
+LOADERS: Final[list[Callable[[str], tuple[PotentialModule, str]]]] = []
+"""Loads a potential by its name or path, with its SHA-256; `mdgraph.checkpoints` adds it."""
 
 EVERY_ELEMENT: Final = tuple(range(1, len(SYMBOLS)))
 """Species of terms that know every element."""
@@ -43,22 +55,44 @@ def term(text: str) -> tuple[PotentialModule, Weight]:
         text: see above.
 
     Raises:
-        InputError: another text.
+        InputError: another text, or `self`.
+        FileError, CheckpointError: another potential cannot be loaded.
     """
+    part, weight, _ = _term(text)
+    if part is None:
+        raise InputError("The term self is the potential that terms are added to; name another.")
+    return part, weight
+
+
+def potential_of(text: str) -> str | None:
+    """The name or path of the other potential that a text names; None of other terms."""
+    match = _WEIGHTED.fullmatch(text.strip())
+    return match["potential"].strip() if match and match["potential"] else None
+
+
+def _term(text: str) -> tuple[PotentialModule | None, Weight, str]:
+    """Potential, weight and the SHA-256 of its file, if it is of one; no potential for `self`."""
+    own = _WEIGHTED.fullmatch(text.strip()) if isinstance(text, str) else None
+    if own is not None and own["self"]:
+        return None, _weight(own, text), ""
+    if own is not None:
+        if not LOADERS:
+            raise InputError(
+                f"'{printable(text, 100)}' is loaded by mdgraph.checkpoints; import it."
+            )
+        part, digest = LOADERS[0](own["potential"].strip())
+        return part, _weight(own, text), digest
     match = _TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
     words = [word for word, entry in ARCHITECTURES.items() if entry.parse is not None]
     if match is None or match["word"] not in words:
         word = text if match is None else match["word"]
+        words += ["potential", "self"]
         near = similar_names(str(word), words)
         advice = f"did you mean {near[0]}?" if near else f"choose among {name_some(words, 20)}."
         raise InputError(f"There is no term '{printable(text, 100)}'; {advice}")
     architecture = ARCHITECTURES[match["word"]]
     assert architecture.parse is not None
-    weight: Weight = 1.0
-    if match["weight"] is not None:
-        weight = number(match["weight"], "the weight", text)
-    if match["last"] is not None:
-        weight = number(match["weight"], "the weight", text), number(match["last"], "it", text)
+    weight = _weight(match, text)
     cutoff = None
     if match["cutoff"] is not None:
         cutoff = number(match["cutoff"], "the cutoff", text)
@@ -71,7 +105,15 @@ def term(text: str) -> tuple[PotentialModule, Weight]:
         raise InputError(
             f"The term '{printable(text, 100)}' cannot be: {where}: {message}."
         ) from error
-    return architecture.build(config), weight
+    return architecture.build(config), weight, ""
+
+
+def _weight(match: re.Match[str], text: str) -> Weight:
+    """The weight before a star, 1 without one, or the two of a ramp."""
+    if match["weight"] is None:
+        return 1.0
+    first = number(match["weight"], "the weight", text)
+    return first if match["last"] is None else (first, number(match["last"], "it", text))
 
 
 def with_terms(
@@ -101,14 +143,18 @@ def with_terms(
         raise InputError(
             f"Terms cannot be added to {type(potential).__name__}; load the potential first."
         )
-    parts = [term(text) for text in texts]
-    for text, (_, weight) in zip(texts, parts, strict=True):
+    named = [_term(text) for text in texts]
+    for text, (_, weight, _) in zip(texts, named, strict=True):
         if isinstance(weight, tuple) and ramp_steps is None:
             raise InputError(
                 f"The weight of the term '{printable(text, 100)}' changes along a run of dynamics, "
                 "and this is none; give one number."
             )
-    whole: list[tuple[PotentialModule, Weight]] = [(potential, 1.0)]
+    weights = [weight for part, weight, _ in named if part is None]
+    if len(weights) > 1:
+        raise InputError("The term self is given twice; give the potential one weight.")
+    whole: list[tuple[PotentialModule, Weight]] = [(potential, weights[0] if weights else 1.0)]
+    parts = [(part, weight) for part, weight, _ in named if part is not None]
     for part, weight in parts:
         for other, _ in whole:
             reason = part.objection(other)
@@ -118,7 +164,7 @@ def with_terms(
                 logger.warning("%s. It is added all the same.", reason)
         whole.append((part, weight))
     config = potential.config
-    dispersions = [part.stated_dispersion for part, _ in parts if part.stated_dispersion]
+    levels = [part.config.level_of_theory or part.stated_dispersion for part, _ in parts]
     learned = 0 if potential.has_latent else None
     if isinstance(potential, SumPotential):
         learned = potential.config.learned
@@ -126,11 +172,19 @@ def with_terms(
         whole,
         learned=learned,
         ramp_steps=ramp_steps,
-        name=" + ".join([config.name or "potential", *texts]),
-        level_of_theory=" + ".join(filter(None, [config.level_of_theory, *dispersions])),
+        name=" + ".join(_named(texts, config.name or "potential")),
+        sha256=["", *(digest for part, _, digest in named if part is not None)],
+        level_of_theory=" + ".join(dict.fromkeys(filter(None, [config.level_of_theory, *levels]))),
         licence=config.licence,
         training_hash=config.training_hash,
     )
+
+
+def _named(texts: Sequence[str], name: str) -> list[str]:
+    """Texts of a sum with the name of its potential, first and in the place of `self`."""
+    own = [text for text in texts if text.rpartition("*")[2] == "self"]
+    others = [text for text in texts if text not in own]
+    return [*([text.removesuffix("self") + name for text in own] or [name]), *others]
 
 
 def term_texts(terms: str | Sequence[str]) -> tuple[str, ...]:

@@ -248,7 +248,7 @@ def advance(
     joint = run.meeting_interval is not None
     count = process_count(configuration, run.ranks)
     meeting: RanksReporter | None = next(
-        (one for one in simulation.reporters if isinstance(one, RanksReporter)), None
+        (one for one in simulation.hill_reporters if isinstance(one, RanksReporter)), None
     )
 
     def stop(number: signal.Signals) -> None:
@@ -597,6 +597,11 @@ def resume(
             raise InputError(
                 f"The potential {source.reference} is not the one that the run in {path} began "
                 "with; give that one with --potential."
+            )
+        if source.term_sha256 != record["potential"].get("term_sha256", source.term_sha256):
+            raise InputError(
+                f"A potential among the terms is not the one that the run in {path} began with; "
+                "put that one back."
             )
         if source.inner and source.inner.sha256 != record["potential"]["inner"]["sha256"]:
             raise InputError(

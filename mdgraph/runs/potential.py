@@ -19,7 +19,7 @@ from mdgraph.engine.calculation import check_coulomb_range
 from mdgraph.errors import InputError
 from mdgraph.io.files import disk_failures
 from mdgraph.io.structures import read_system
-from mdgraph.models import Domain, PotentialModule, with_terms
+from mdgraph.models import Domain, PotentialModule, SumPotential, with_terms
 from mdgraph.runs.config import Configuration, MDConfig
 from mdgraph.shipped import FILE_NAME
 from mdgraph.system import System, total_charge
@@ -54,7 +54,15 @@ class Source:
         """What `run.json` records of the potential."""
         about = describe(self.potential)
         own = {"reference": self.reference, "sha256": self.sha256, **about}
+        if any(self.term_sha256):
+            own["term_sha256"] = self.term_sha256
         return own if self.inner is None else own | {"inner": self.inner.description()}
+
+    @property
+    def term_sha256(self) -> list[str]:
+        """Of the files of the terms of a sum; empty for terms without one."""
+        terms = self.potential.config.terms if isinstance(self.potential, SumPotential) else ()
+        return [term.sha256 for term in terms]
 
     @cached_property
     def domain(self) -> Domain | None:

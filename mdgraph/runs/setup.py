@@ -29,6 +29,7 @@ from mdgraph.errors import FileError, InputError, prefix_errors, printable
 from mdgraph.io.formats import read_trajectory
 from mdgraph.io.structures import read_system, read_systems, split_frame
 from mdgraph.models import check_species
+from mdgraph.models.terms import potential_of
 from mdgraph.runs.biased.config import BiasConfig, MetadynamicsConfig, definitions
 from mdgraph.runs.config import Descent, MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.config_fields import ends, joined, replicas_text
@@ -506,6 +507,7 @@ def resolved_words(configuration: RunConfig) -> dict[str, Any]:
     files, intervals = configuration.structure, configuration.intervals._asdict()
     fields: dict[str, Any] = {
         "structure": files and tuple(str(Path(value).resolve()) for value in files),
+        "terms": configuration.terms and tuple(map(_with_reference, configuration.terms)),
         **{f"{name}_interval": value for name, value in intervals.items()},
     }
     if isinstance(configuration, MDConfig):
@@ -522,6 +524,12 @@ def resolved_words(configuration: RunConfig) -> dict[str, Any]:
         if configuration.biases is not None:
             fields["biases"] = _at_temperature(configuration.biases, configuration)
     return fields
+
+
+def _with_reference(text: str) -> str:
+    """A term, with the whole path of another potential."""
+    other = potential_of(text)
+    return text if other is None else text.removesuffix(other) + locate(other).reference
 
 
 def _at_temperature(biases: Sequence[BiasConfig], configuration: MDConfig) -> list[BiasConfig]:
@@ -581,7 +589,7 @@ def recorded_options(configuration: RunConfig, resolved: RunConfig) -> dict[str,
     usual: Mapping[str, Any] = {}
     if isinstance(configuration, MDConfig):
         usual = ENSEMBLES[configuration.ensemble].defaults
-    paths = {"potential", "inner_potential", "committee", "variables"} & values.keys()
+    paths = {"potential", "inner_potential", "committee", "variables", "terms"} & values.keys()
     values |= resolved.model_dump(mode="json", include=paths)
     return {
         name: value

@@ -651,6 +651,35 @@ def test_the_distance_of_a_free_pair_has_its_entropy() -> None:
     assert math.isfinite(float(difference.mean()))
 
 
+class TwiceTheSame(Ranks):
+    """The first of two ranks, whose other one has the same replicas."""
+
+    def gather(self, own: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        return torch.cat([own, own], dim=1)
+
+
+def test_hills_of_ranks_do_not_depend_on_reporters() -> None:
+    """Whoever replaces the list of reporters keeps the hills of the walkers of other ranks."""
+    grids = []
+    for replaced in (False, True):
+        run = replica_simulation(
+            particles(4),
+            DoubleWell(2.0 * KT),
+            LangevinMiddle(5.0, 300.0, 5.0),
+            TwiceTheSame(rank=0, count=2),
+            device="cpu",
+            check=False,
+            variables={"x": Position(0, "x")},
+            biases=[Metadynamics("x", shared=True, **ON_X)],
+        )
+        if replaced:
+            run.reporters = []
+        run.run(30)
+        grids.append(hills(run).potential())
+    assert grids[0].max() > 4.0 * KT  # four hills a time, two of them of the other rank
+    np.testing.assert_array_equal(*grids)
+
+
 def test_a_spring_that_is_far_from_its_centre_is_told() -> None:
     simulation = well(2, HarmonicBias("x", centre=[[-1.0], [4.0]], stiffness=1.0))
     (sentence,) = simulation.calculation.biases.far_springs()

@@ -70,6 +70,40 @@ def test_md_logs_each_term_and_resumes(folder: Path) -> None:
         assert parts == pytest.approx(float(row["potential_energy_eV"]), abs=1e-8)
 
 
+def test_a_run_switches_from_one_network_to_another(folder: Path) -> None:
+    """By texts and by mappings of YAML: the ends are the energies of each, and resumed alike."""
+    other = network(**TENSORNET | {"channels": 4, "cutoff": 3.0})
+    save(other, folder / "other.safetensors")
+    ways = ["--add", "1:0*self", "--add", "0:1*potential:other.safetensors"]
+    common = ["md", "start.extxyz", *BASE, "--timestep-fs", "0.1", "--seed", "3"]
+    common += ["--ramp-steps", "8", "--log-interval", "4"]
+    run(*common, *ways, "--steps", "12", "--out", "texts")
+    (folder / "run.yaml").write_text(
+        "terms:\n- {term: self, weight: [1, 0]}\n"
+        "- {term: 'potential:other.safetensors', weight: [0, 1]}\n"
+    )
+    assert "Weights change" in run(*common, "--config", "run.yaml", "--steps", "4", "--out", "yaml")
+    run("md", "--resume", "--out", "yaml", "--steps", "12")
+    logs = [(folder / name / "log.csv").read_text() for name in ("texts", "yaml")]
+    rows, resumed = (list(csv.DictReader(text.splitlines())) for text in logs)
+    whole = load(folder / "base.safetensors"), load(folder / "other.safetensors")
+    for potential, system, row in zip(
+        whole, ("start.extxyz", "texts/end.extxyz"), (rows[0], rows[-1]), strict=True
+    ):
+        at = Calculation([read_system(folder / system)], potential, device="cpu")
+        at.compute()
+        own = float(row["potential_energy_eV"])
+        assert own == pytest.approx(float(at.state.energy), abs=1e-5)
+    assert [row["other_weight"] for row in rows] == ["0", "0.5", "1", "1"]
+    assert float(rows[-1]["switching_work_eV"]) != 0.0
+    for own, row in zip(rows, resumed, strict=True):
+        assert {**own, "ns_per_day": ""} == {**row, "ns_per_day": ""}
+    save(network(**TENSORNET | {"channels": 5}), folder / "other.safetensors", overwrite=True)
+    assert "among the terms is not the one" in run(
+        "md", "--resume", "--out", "yaml", "--steps", "16"
+    )
+
+
 def test_relax_and_minimise_reach_the_minimum_of_the_sum(folder: Path) -> None:
     for words in (("relax", "--steps", "5"), ("minimise", "--steps", "5")):
         assert "error" not in run(words[0], "start.extxyz", *BASE, *ADDED, *words[1:])
@@ -81,6 +115,8 @@ def test_relax_and_minimise_reach_the_minimum_of_the_sum(folder: Path) -> None:
     [
         (["--add", "zbl"], "The term zbl needs a cutoff in A; write it as in zbl@3."),
         (["--add", "zbl@2", "--add", "zbl@2"], "--add is ['zbl@2', 'zbl@2']; the term zbl@2 comes"),
+        (["--add", "2*self", "--add", "self"], "The term self is given twice; give the potential"),
+        (["--add", "potential:none.ckpt"], "none.ckpt"),
         (["--add", "bonds:0-12=1/1"], "The bonds 0-12 of the term are not between two atoms"),
     ],
 )

@@ -222,15 +222,15 @@ def test_maps_of_two_torsions_from_files(
     """As the page on free energies has it, but short: walkers, and windows that begin at theirs."""
     folder = EXAMPLES / "free_energies"
     (tmp_path / "aceff-1.1.ckpt").symlink_to(reference_folder / "torchmdnet" / "aceff-1.1.ckpt")
-    text = (folder / "metadynamics.yaml").read_text(encoding="utf-8")
-    short = re.sub(r"time_ps: \d+", "steps: 4", text).replace("replicas: 64", "replicas: 2")
+    text = (folder / "filling.yaml").read_text(encoding="utf-8")
+    short = re.sub(r"time_ps: \d+", "steps: 4", text).replace("replicas: 256", "replicas: 2")
     short = re.sub(r"(every|_interval): \d+", r"\1: 2", short)
     (tmp_path / "short.yaml").write_text(short, encoding="utf-8")
     structure = folder / "alanine.extxyz"
     printed = python("-m", "mdgraph", "md", structure, "--config", "short.yaml", "--out", "meta")
     assert "(4 of 4 steps)" in printed
     assert len((tmp_path / "meta" / "HILLS").read_text().splitlines()) == 7 + 4
-    printed = python(folder / "windows.py", "meta", "--windows", 2, "--time-ps", 0.002)
+    printed = python(folder / "windows.py", "meta", "--windows", 2, "--time-ps", 0.004)
     far = re.match(r"4 windows; the farthest start is (\d+) degrees", printed)
     assert far
     assert 100 < int(far[1]) < 256

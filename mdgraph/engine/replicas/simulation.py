@@ -52,8 +52,8 @@ def replica_simulation(
         restraints: see Simulation; indices count the atoms of all replicas.
         variables: see Simulation; indices count the atoms of each replica.
         biases: see Simulation; rows of numbers are those of all replicas. Walkers that share their
-            hills may be on several ranks: the first reporters of the simulation add them, see
-            `SharedHills`.
+            hills may be on several ranks: `SharedHills` of the simulation's `hill_reporters` add
+            them.
         options: see Simulation.
 
     Raises:
@@ -112,7 +112,7 @@ def replica_simulation(
     if share.start:
         simulation.state.replica += share.start
         simulation.integrator.allocate(simulation.state)
-    simulation.reporters += shared_hills(simulation, ranks)
+    simulation.hill_reporters += shared_hills(simulation, ranks)
     return simulation
 
 

@@ -7,7 +7,7 @@ from mdgraph.engine.simulation import Simulation
 
 
 class SharedHills(RanksReporter):
-    """Adds the hills of the walkers of all ranks; the first reporter of the simulation of each.
+    """Adds the hills of the walkers of all ranks, before reporters are called.
 
     At the steps of hills, where a graph ends and the host has checked the steps before, ranks
     gather values and energies of all walkers, in the order of ranks. Each of them then adds the
