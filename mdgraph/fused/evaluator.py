@@ -317,7 +317,7 @@ def chosen_evaluator(
 
 
 def _fused_d3(potential: D3Potential, precision: Precision, device: torch.device) -> Evaluator:
-    if device.type == "cuda" and HAS_TRITON and not potential.config.s9:
+    if device.type == "cuda" and HAS_TRITON:
         from mdgraph.fused.cuda.d3 import KernelD3
 
         return KernelD3(potential, precision, device)

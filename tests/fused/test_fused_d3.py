@@ -120,23 +120,27 @@ def test_blocks_of_torch_operations_are_the_reference(
 
 
 @pytest.mark.parametrize(
-    ("pbc", "precision", "coordination"),
+    ("pbc", "precision", "coordination", "triples"),
     [
-        ((True,) * 3, "double", 5.0),
-        ((True, False, True), "double", 7.0),
-        ((False,) * 3, "mixed", 5.0),
-        ((True,) * 3, "mixed", 7.0),
-        ((True, False, True), "single", 5.0),
+        ((True,) * 3, "double", 5.0, 0.0),
+        ((True, False, True), "double", 7.0, 0.0),
+        ((False,) * 3, "mixed", 5.0, 0.0),
+        ((True,) * 3, "mixed", 7.0, 0.0),
+        ((True, False, True), "single", 5.0, 0.0),
+        ((True,) * 3, "double", 5.0, 4.2),
+        ((False,) * 3, "double", 5.0, 7.0),
+        ((True, False, True), "mixed", 5.0, 4.2),
     ],
 )
 def test_kernels_of_triton_are_the_compiled_ones(
-    pbc: tuple[bool, bool, bool], precision: str, coordination: float
+    pbc: tuple[bool, bool, bool], precision: str, coordination: float, triples: float
 ) -> None:
     """On CUDA, or by the interpreter; pairs are in float64 with `double`, else in float32."""
     pytest.importorskip("triton")
     from mdgraph.fused.cuda.d3 import KernelD3
 
-    potential = D3Potential(d3_config("pbe0", 7.0, coordination_cutoff=coordination))
+    three = {"three_body": triples > 0.0, "three_body_cutoff": triples or None}
+    potential = D3Potential(d3_config("pbe0", 7.0, coordination_cutoff=coordination, **three))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     systems = [mixture(0, pbc), mixture(1, pbc, atoms=5)]
     states = []
@@ -156,11 +160,12 @@ def test_kernels_of_triton_are_the_compiled_ones(
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("triples", [False, True])
 @pytest.mark.parametrize("precision", ["double", "mixed", "single"])
-def test_kernels_on_cuda_are_those_of_the_cpu(precision: str) -> None:
+def test_kernels_on_cuda_are_those_of_the_cpu(precision: str, triples: bool) -> None:
     from mdgraph.fused.cuda.d3 import KernelD3
 
-    potential = D3Potential(d3_config("pbe0", 12.0))
+    potential = D3Potential(d3_config("pbe0", 12.0, three_body=triples, three_body_cutoff=7.0))
     systems = [liquid(300), liquid(20, seed=2)]
     states = []
     for evaluator in (KernelD3(potential, precision, "cuda"), FusedD3(potential, precision)):
@@ -179,9 +184,9 @@ def test_a_graph_gives_the_bits_of_eager_steps(kind: str) -> None:
     from mdgraph.fused.cuda.d3 import KernelD3
 
     potential = D3Potential(
-        d3_config("pbe0", 9.0, three_body=kind == "triples", three_body_cutoff=4.0)
+        d3_config("pbe0", 9.0, three_body=kind != "kernels", three_body_cutoff=4.0)
     )
-    made = KernelD3 if kind == "kernels" else BlockedD3
+    made = BlockedD3 if kind == "blocks" else KernelD3
     runs = [
         Simulation(
             liquid(20),

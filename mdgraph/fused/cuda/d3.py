@@ -1,17 +1,21 @@
-"""KernelD3: D3(BJ) of pairs on CUDA, in kernels on the lists; `mdgraph.models.d3` has equations.
+"""KernelD3: D3(BJ) on CUDA, in kernels on the lists; `mdgraph.models.d3` has equations.
 
 The passes are those of `mdgraph.fused.cpu.d3`, with one program for each atom:
 
 0. atoms within their cell, and translations of images;
 1. CN_i, and from it w_ia, u_ieb = sum_a w_ia C_ab for each element e, and derivatives by CN_i;
 2. C_ij = sum_b u_ib w_jb, energies, forces at constant C_ij, and dE/dCN_i;
-3. forces by the chain rule, (dE/dCN_i + dE/dCN_j) dCN/dr.
+3. with a three-body term, what triples add to these, seen from each of their corners: the neighbors
+   of an atom are written one after the other, programs take `CORNERS` of them with all the others,
+   and a third kernel adds what each neighbor has;
+4. forces by the chain rule, (dE/dCN_i + dE/dCN_j) dCN/dr.
 
 Vectors are differences in float64. What follows from them is computed in the type of the weights,
 float32 unless the precision is double, as is each lane's sum over its pairs, every `WIDTH`-th of a
 row; lanes are added in float64. So a result depends on the rows of the lists and on nothing else.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -27,15 +31,27 @@ from mdgraph.fused.cuda.edges import totals
 from mdgraph.fused.d3 import D3Evaluator
 from mdgraph.gpu.launch import launching_ahead, launching_on
 from mdgraph.gpu.triton_jit import compiling_ahead, kernel, pdl_wait
-from mdgraph.models.d3 import BOHR, HARTREE, STEEPNESS, WIDTH
+from mdgraph.models.d3 import (
+    BOHR,
+    HARTREE,
+    STEEPNESS,
+    THREE_BODY_EXPONENT,
+    THREE_BODY_RADIUS,
+    WIDTH,
+)
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 
 _STEEPNESS = tl.constexpr(STEEPNESS)
 _WIDTH = tl.constexpr(WIDTH)
+_EXPONENT = tl.constexpr(THREE_BODY_EXPONENT)
 
 PAIRS: Final = 64
 """Pairs that a program takes at a time."""
+
+CORNERS: Final = 8
+OTHERS: Final = 32
+"""Neighbors of an atom whose triples a program has, and with how many others at a time."""
 
 WARPS: Final = 2
 """Of a program. Its eleven sums over lanes cost as much as some rounds, so warps are few."""
@@ -300,6 +316,223 @@ def disperse_kernel(
 
 
 @kernel
+def gather_kernel(
+    placed,
+    moves,
+    system,
+    index,
+    image,
+    count,
+    kinds,
+    limits,
+    reach,
+    weights,
+    own,
+    slopes,
+    near,
+    others,
+    found,
+    slots,
+    images,
+    elements,
+    atoms,
+    R: tl.constexpr,
+    WIDTH: tl.constexpr,
+    USE_PDL: tl.constexpr = False,
+):
+    """Neighbors of an atom within the cutoff of triples, in the order of its row.
+
+    Args:
+        limits: (4,) T, A: cutoff, where S begins, 1 over its width, and the strength of triples.
+        reach: (E, E) T, A, of triples.
+        near: (8, N, K) T, written: vector, reach by distance, S, S'/2r, C6 and dC6/dCN.
+        others: (N, K) int32, written: the neighbors.
+        found: (N,) int32, written: how many.
+        placed and all the rest: as in the other passes.
+    """
+    pdl_wait(USE_PDL)
+    atom = tl.program_id(0).to(tl.int64)
+    kind = tl.load(kinds + atom)
+    moves += tl.load(system + atom) * images * 3
+    end = tl.load(limits).to(tl.float64)
+    begin, inverse = tl.load(limits + 1), tl.load(limits + 2)
+    used = tl.load(count + atom)
+    plane = atoms.to(tl.int64) * slots
+    known = used * 0
+    for start in range(0, used, WIDTH):
+        here = start + tl.arange(0, WIDTH)
+        valid = here < used
+        other, x, y, z = _neighbors(placed, moves, index, image, atom, atom * slots + here, valid)
+        square, within = _within(x, y, z, valid, end)
+        distance = tl.sqrt(square.to(limits.dtype.element_ty))
+        other_kind = tl.load(kinds + other)
+        row = (atom * elements + other_kind) * R
+        c6 = tl.zeros([WIDTH], limits.dtype.element_ty)
+        change = c6
+        for b in tl.static_range(R):
+            weight = tl.load(weights + other * R + b)
+            c6 += tl.load(own + row + b) * weight
+            change += tl.load(slopes + row + b) * weight
+        value, fall = _switch(distance, begin, inverse)
+        ratio = tl.load(reach + kind * elements + other_kind) / distance
+        one = within.to(tl.int32)
+        place = atom * slots + known + tl.cumsum(one, 0) - one
+        known += tl.sum(one, 0)
+        tl.store(others + place, other.to(tl.int32), mask=within)
+        tl.store(near + place, x.to(c6.dtype), mask=within)
+        tl.store(near + plane + place, y.to(c6.dtype), mask=within)
+        tl.store(near + 2 * plane + place, z.to(c6.dtype), mask=within)
+        tl.store(near + 3 * plane + place, ratio, mask=within)
+        tl.store(near + 4 * plane + place, value, mask=within)
+        tl.store(near + 5 * plane + place, 0.5 * fall / distance, mask=within)
+        tl.store(near + 6 * plane + place, c6, mask=within)
+        tl.store(near + 7 * plane + place, change, mask=within)
+    tl.store(found + atom, known)
+
+
+@triton.jit
+def _neighbor(near, others, kinds, plane, place, valid):
+    """What `gather_kernel` wrote of some places: vector, square, ratio, S, S'/2r, C6, who, kind."""
+    x = tl.load(near + place, mask=valid, other=1.0)
+    y = tl.load(near + plane + place, mask=valid, other=1.0)
+    z = tl.load(near + 2 * plane + place, mask=valid, other=1.0)
+    ratio = tl.load(near + 3 * plane + place, mask=valid, other=1.0)
+    value = tl.load(near + 4 * plane + place, mask=valid, other=0.0)
+    fall = tl.load(near + 5 * plane + place, mask=valid, other=0.0)
+    c6 = tl.load(near + 6 * plane + place, mask=valid, other=0.0)
+    who = tl.load(others + place, mask=valid, other=0).to(tl.int64)
+    return x, y, z, x * x + y * y + z * z, ratio, value, fall, c6, who, tl.load(kinds + who)
+
+
+@kernel
+def triple_kernel(
+    near,
+    others,
+    found,
+    kinds,
+    limits,
+    reach,
+    weights,
+    own,
+    sums,
+    slots,
+    elements,
+    atoms,
+    R: tl.constexpr,
+    CORNERS: tl.constexpr,
+    OTHERS: tl.constexpr,
+    USE_PDL: tl.constexpr = False,
+):
+    """Triples of an atom with some of its neighbors and all the others.
+
+    Args:
+        near, others, found: of `gather_kernel`.
+        sums: (2, N, K) T, written: energies of the triples of each neighbor, eV, and half of
+            their (dE/dr) / r, eV/A^2.
+        kinds and all the rest: as in `gather_kernel`.
+    """
+    pdl_wait(USE_PDL)
+    atom = tl.program_id(0).to(tl.int64)
+    used = tl.load(found + atom)
+    plane = atoms.to(tl.int64) * slots
+    a = tl.program_id(1) * CORNERS + tl.arange(0, CORNERS)
+    first = a < used
+    xa, ya, za, one, ratio_a, value_a, fall_a, c6_a, j, kind_a = _neighbor(
+        near, others, kinds, plane, atom * slots + a, first
+    )
+    end = tl.load(limits)
+    begin, inverse, strength = tl.load(limits + 1), tl.load(limits + 2), tl.load(limits + 3)
+    energies = tl.zeros([CORNERS, OTHERS], limits.dtype.element_ty)
+    pulls = energies
+    # Programs beyond the last neighbor have nothing to do.
+    stop = tl.where(tl.program_id(1) * CORNERS < used, used, 0)
+    for start in range(0, stop, OTHERS):
+        b = start + tl.arange(0, OTHERS)
+        second = b < used
+        xb, yb, zb, two, ratio_b, value_b, _, c6_b, k, kind_b = _neighbor(
+            near, others, kinds, plane, atom * slots + b, second
+        )
+        x, y, z = xb[None, :] - xa[:, None], yb[None, :] - ya[:, None], zb[None, :] - za[:, None]
+        three = x * x + y * y + z * z
+        both = first[:, None] & second[None, :] & (a[:, None] != b[None, :])
+        both = both & ~((three >= end * end) & (three < float("inf")))
+        three = tl.where(both, three, 1.0)
+        c6 = tl.zeros([CORNERS, OTHERS], limits.dtype.element_ty)
+        row = (j[:, None] * elements + kind_b[None, :]) * R
+        for r in tl.static_range(R):
+            c6 += tl.load(own + row + r) * tl.load(weights + k * R + r)[None, :]
+        third = tl.sqrt(three)
+        value, _ = _switch(third, begin, inverse)
+        c9 = tl.sqrt(c6 * c6_a[:, None] * c6_b[None, :]) * value * strength
+        ratio = tl.load(reach + kind_a[:, None] * elements + kind_b[None, :]) / third
+        ratio = ratio * ratio_a[:, None] * ratio_b[None, :]
+        q = tl.exp(tl.log(ratio) * _EXPONENT)
+        f = 1.0 / (1.0 + 6.0 * q)
+        s, t = one[:, None], two[None, :]
+        inverse_three = 1.0 / (s * t * three)
+        cube = inverse_three * tl.sqrt(inverse_three)
+        u, v, w = s + t - three, s + three - t, t + three - s
+        shape = 0.375 * inverse_three * cube
+        skew = shape * u * v * w
+        angle = skew + cube
+        # By the square of the side to the first neighbor.
+        rest = f * (16.0 * f * q * angle - 2.5 * skew - 1.5 * cube)
+        by = f * shape * (v * w + u * w - u * v) + rest / s
+        c9 = tl.where(both, c9 * value_b[None, :], 0.0)
+        energies += c9 * angle * f
+        pulls += c9 * (by * value_a[:, None] + angle * f * fall_a[:, None])
+    energy = tl.sum(energies.to(tl.float64), 1) * value_a
+    place = sums + atom * slots + a
+    tl.store(place, energy.to(limits.dtype.element_ty), mask=first)
+    pull = tl.sum(pulls.to(tl.float64), 1)
+    tl.store(place + plane, pull.to(limits.dtype.element_ty), mask=first)
+
+
+@kernel
+def corner_kernel(
+    near,
+    found,
+    sums,
+    energies,
+    by_coordination,
+    forces,
+    virials,
+    slots,
+    atoms,
+    WIDTH: tl.constexpr,
+    USE_PDL: tl.constexpr = False,
+):
+    """Adds the triples of an atom to its energy, force, virial and dE/dCN; see above."""
+    pdl_wait(USE_PDL)
+    atom = tl.program_id(0).to(tl.int64)
+    used = tl.load(found + atom)
+    plane = atoms.to(tl.int64) * slots
+    zero = tl.zeros([WIDTH], near.dtype.element_ty)
+    energy, by = zero, zero
+    parts = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
+    for start in range(0, used, WIDTH):
+        here = start + tl.arange(0, WIDTH)
+        valid = here < used
+        place = atom * slots + here
+        x = tl.load(near + place, mask=valid, other=0.0)
+        y = tl.load(near + plane + place, mask=valid, other=0.0)
+        z = tl.load(near + 2 * plane + place, mask=valid, other=0.0)
+        c6 = tl.load(near + 6 * plane + place, mask=valid, other=1.0)
+        change = tl.load(near + 7 * plane + place, mask=valid, other=0.0)
+        part = tl.load(sums + place, mask=valid, other=0.0)
+        pull = tl.load(sums + plane + place, mask=valid, other=0.0)
+        energy += part
+        by += part * change / c6
+        parts = add_central(parts, 2.0 * pull, (x, y, z))
+    # Each triple is in two of the sums, and each atom gets a third of it.
+    own = tl.load(energies + atom) + tl.sum(energy.to(tl.float64), 0) / 6.0
+    tl.store(energies + atom, own)
+    coordination = tl.load(by_coordination + atom) + 0.5 * tl.sum(by.to(tl.float64), 0)
+    tl.store(by_coordination + atom, coordination)
+    _put(forces, virials, atom, atoms, parts, True)
+
+
+@kernel
 def follow_kernel(
     placed,
     moves,
@@ -320,7 +553,7 @@ def follow_kernel(
     WIDTH: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
-    """Pass 3 for an atom: adds to forces and virials. Arguments as in the other passes."""
+    """Pass 4 for an atom: adds to forces and virials. Arguments as in the other passes."""
     pdl_wait(USE_PDL)
     atom = tl.program_id(0).to(tl.int64)
     kind = tl.load(kinds + atom)
@@ -367,6 +600,8 @@ class D3Workspace:
         placed, moves: of each list, see `place_kernel`.
         result: energies, forces and virials; forces and energies are those of the state.
         images: of each list, how many.
+        triple_reach, triples, gathered, others, found, sums: reach and limits of triples, and what
+            is written of the neighbors of each atom; empty without a three-body term.
     """
 
     reach: Tensor
@@ -383,12 +618,19 @@ class D3Workspace:
     moves: tuple[Tensor, ...]
     result: NetworkResult
     images: tuple[int, ...]
+    triple_reach: Tensor
+    triples: Tensor
+    gathered: Tensor
+    others: Tensor
+    found: Tensor
+    sums: Tensor
 
 
 class KernelD3(D3Evaluator):
-    """D3(BJ) of pairs by Triton kernels, on CUDA or in Triton's interpreter; no three-body term.
+    """D3(BJ) by Triton kernels, on CUDA or in Triton's interpreter.
 
-    Pairs are computed in float64 if the precision is `double`, else in float32.
+    Pairs and triples are computed in float64 if the precision is `double`, else in float32. Triples
+    take 44 bytes, or 84, for each slot of their list.
     """
 
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
@@ -396,8 +638,10 @@ class KernelD3(D3Evaluator):
         with launching_on(state.device):
             bound: D3Workspace | None = state.workspaces.get(self)
             images = tuple(len(item.offsets) for item in lists)
-            if bound is None or bound.images != images:
-                state.workspaces[self] = bound = self._bound(state, images)
+            number = self._list_roles.places.get("three_body")
+            slots = 0 if number is None else lists[number].capacity
+            if bound is None or bound.images != images or bound.sums.shape[-1] != slots:
+                state.workspaces[self] = bound = self._bound(state, images, slots)
                 if state.device.type == "cuda":
                     with compiling_ahead():
                         self._launch(state, lists, bound)
@@ -443,6 +687,24 @@ class KernelD3(D3Evaluator):
             result.energies, bound.by_coordination, result.forces, result.virials, far.capacity,
             far_images, elements, atoms, R=references, WIDTH=PAIRS, num_warps=WARPS, **ahead,
         )  # fmt: skip
+        if "three_body" in self._list_roles.places:
+            around, around_images, around_rows = listed("three_body")
+            slots = around.capacity
+            gather_kernel[(atoms,)](
+                *around_rows, bound.triples, bound.triple_reach, bound.weights, bound.own,
+                bound.slopes, bound.gathered, bound.others, bound.found, slots, around_images,
+                elements, atoms, R=references, WIDTH=PAIRS, num_warps=WARPS, **ahead,
+            )  # fmt: skip
+            triple_kernel[(atoms, triton.cdiv(slots, CORNERS))](
+                bound.gathered, bound.others, bound.found, state.kinds, bound.triples,
+                bound.triple_reach, bound.weights, bound.own, bound.sums, slots, elements, atoms,
+                R=references, CORNERS=CORNERS, OTHERS=OTHERS, num_warps=WARPS, **ahead,
+            )  # fmt: skip
+            corner_kernel[(atoms,)](
+                bound.gathered, bound.found, bound.sums, result.energies, bound.by_coordination,
+                result.forces, result.virials, slots, atoms, WIDTH=PAIRS, num_warps=WARPS,
+                **ahead,
+            )  # fmt: skip
         follow_kernel[(atoms,)](
             *near_rows, bound.near, bound.reach, bound.by_coordination, result.forces,
             result.virials, near.capacity, near_images, elements, atoms, WIDTH=PAIRS,
@@ -450,7 +712,7 @@ class KernelD3(D3Evaluator):
         )  # fmt: skip
         totals(state, result)
 
-    def _bound(self, state: State, images: tuple[int, ...]) -> D3Workspace:
+    def _bound(self, state: State, images: tuple[int, ...], slots: int) -> D3Workspace:
         own, config, device = self.potential, self.potential.config, state.device
         number = torch.float64 if self.precision.network == torch.float64 else torch.float32
         elements = state.elements.cpu()
@@ -462,6 +724,10 @@ class KernelD3(D3Evaluator):
         strengths = (torch.full_like(ratio, config.s6), config.s8 * ratio * BOHR**2)
         c6 = own.c6.cpu()[elements][:, elements, :count, :count] * (HARTREE * BOHR**6)
         atoms, systems = len(state.numbers), state.grouping.systems
+
+        reach = THREE_BODY_RADIUS * BOHR * own.separations.cpu()[elements][:, elements]
+        # C6 are in eV A^6, and their root is of the energy of triples.
+        strength = torch.tensor([config.s9 / math.sqrt(HARTREE)], dtype=number, device=device)
 
         def limits(cutoff: float, width: float) -> Tensor:
             numbers = [cutoff, cutoff - width, 1.0 / width if width else 0.0]
@@ -490,4 +756,12 @@ class KernelD3(D3Evaluator):
                 empty(9, atoms, dtype=torch.float64),
             ),
             images=images,
+            triple_reach=reach.to(device, number),
+            triples=torch.cat(
+                [limits(config.three_body_cutoff, config.three_body_switch), strength]
+            ),
+            gathered=empty(8, atoms, slots),
+            others=empty(atoms, slots, dtype=torch.int32),
+            found=empty(atoms, dtype=torch.int32),
+            sums=empty(2, atoms, slots),
         )
