@@ -73,7 +73,7 @@ TABLE = Table(
         ("RMS error kT", "error_kT", ".3f"),
         ("its bars", "bars_kT", ".3f"),
     ),
-    width=16,
+    width=19,
 )
 
 
