@@ -32,7 +32,7 @@ biases:
 - kind: harmonic
   name: umbrella
   variables: [phi, psi]
-  stiffness_eV: {stiffness:g}
+  stiffness_eV: {stiffness}
   centre:
 {centres}
 colvar_interval: 250
@@ -46,8 +46,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Umbrella windows of two torsions.")
     parser.add_argument("run", type=Path, help="folder of the metadynamics run")
     parser.add_argument("--potential", default="aceff-1.1.ckpt")
-    parser.add_argument("--windows", type=int, default=18, help="along each torsion")
-    parser.add_argument("--stiffness", type=float, default=0.8, help="eV/rad^2")
+    parser.add_argument("--windows", type=int, nargs=2, default=[24, 18], help="of phi and psi")
+    # Where the free energy bends down by more than a spring holds, a window would have two halves.
+    parser.add_argument("--stiffness", type=float, nargs=2, default=[1.6, 0.8], help="eV/rad^2")
     parser.add_argument("--time-ps", type=float, default=300.0)
     arguments = parser.parse_args()
 
@@ -57,10 +58,12 @@ def main() -> None:
         for system in read_systems(path)
     ]
     angles = np.array([[one.get_dihedral(*atoms) for atoms in TORSIONS.values()] for one in frames])
-    width = 360 / arguments.windows
-    axis = [round(-180 + width * number, 3) for number in range(arguments.windows)]
+    axes = [
+        [round(-180 + 360 / count * number, 3) for number in range(count)]
+        for count in arguments.windows
+    ]
     starts, far = [], 0.0
-    centres = list(itertools.product(axis, axis))
+    centres = list(itertools.product(*axes))
     for centre in centres:
         turns = np.linalg.norm((angles - centre + 180) % 360 - 180, axis=1)
         starts.append(frames[int(turns.argmin())])

@@ -230,7 +230,7 @@ def test_maps_of_two_torsions_from_files(
     printed = python("-m", "mdgraph", "md", structure, "--config", "short.yaml", "--out", "meta")
     assert "(4 of 4 steps)" in printed
     assert len((tmp_path / "meta" / "HILLS").read_text().splitlines()) == 7 + 4
-    printed = python(folder / "windows.py", "meta", "--windows", 2, "--time-ps", 0.004)
+    printed = python(folder / "windows.py", "meta", "--windows", 2, 2, "--time-ps", 0.004)
     far = re.match(r"4 windows; the farthest start is (\d+) degrees", printed)
     assert far
     assert 100 < int(far[1]) < 256
