@@ -119,6 +119,7 @@ EXAMPLES: Final = {
             name: f"examples/free_energies/{name}"
             for name in (
                 "alanine.extxyz",
+                "compare.py",
                 "filling.yaml",
                 "metadynamics.yaml",
                 "unbiased.yaml",
