@@ -440,6 +440,47 @@ def test_two_ranks_go_the_way_of_one(tmp_path: Path, kind: str) -> None:
     np.testing.assert_allclose(together, apart.state.positions, atol=1e-6)
 
 
+FORCES = """
+import json, sys
+from mdgraph.checkpoints import load
+from mdgraph.decomposition import in_domains, join_ranks
+from mdgraph.fused.evaluator import FusedTensorNet
+from mdgraph.io.structures import read_system
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
+join_ranks()
+out, count = sys.argv[1], int(sys.argv[2])
+system, missed = read_system(f"{out}/start.extxyz"), []
+for precision in ("mixed", "double"):
+    found = []
+    for domains in (1, count):
+        evaluator = FusedTensorNet(load("water-pbe0"), precision, "cpu")
+        evaluator = in_domains(evaluator, [system], domains) if domains > 1 else evaluator
+        state = State([system], "cpu", evaluator.precision.state)
+        evaluator.evaluate_(state, [NeighborList(state, cut, 0.3) for cut in evaluator.cutoffs])
+        found.append(state.forces.double().clone())
+    rms = found[0].square().mean().sqrt()
+    missed.append(float((found[1] - found[0]).square().mean().sqrt() / rms))
+json.dump(missed, open(f"{out}/missed.json", "w"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [3, 4, 8])
+def test_ranks_have_the_forces_of_one(tmp_path: Path, count: int) -> None:
+    read(ROOT / "potentials" / "water-pbe0" / "start.extxyz").repeat((2, 1, 1)).write(
+        tmp_path / "start.extxyz"
+    )
+    (tmp_path / "forces.py").write_text(FORCES, encoding="utf-8")
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", str(count), "--standalone"]
+    process = started([*words, "forces.py", str(tmp_path), str(count)], tmp_path)
+    said, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    mixed, double = json.loads((tmp_path / "missed.json").read_text(encoding="utf-8"))
+    assert mixed < 1e-6
+    assert double < 1e-12
+
+
 @pytest.mark.slow  # tests/runs/test_run_domains.py loses a rank of a command
 def test_a_lost_rank_ends_the_other(tmp_path: Path) -> None:
     begin(tmp_path)
