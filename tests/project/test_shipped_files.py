@@ -189,11 +189,11 @@ def documents(tmp_path: Path) -> Path:
         ("docs/errors.md", "| 34,000 | 50, validation", "| 34,000 | 50, test"),
         (
             "docs/errors.md",
-            "| copper-pbe, 32 atoms | 300 | 699 | 2 | 10 |",
-            "| copper-pbe, 32 atoms | 300 | 699 | 2 | 9 |",
+            "| 3bpa-wb97x | 600 | 100 | 0.5 | 10 |",
+            "| 3bpa-wb97x | 600 | 100 | 0.5 | 9 |",
         ),
         ("potentials/acac-pbe/metrics.json", '"mean": 3.6397', '"mean": 3.5397'),
-        ("potentials/copper-pbe/metrics.json", '"closest": 1.19', '"closest": 1.18'),
+        ("potentials/3bpa-wb97x/metrics.json", '"closest": 0.89', '"closest": 0.88'),
         ("potentials/silicon-pbe/metrics.json", "whole trajectories held out of", "all of"),
     ],
 )
