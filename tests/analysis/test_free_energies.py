@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mdgraph.analysis import metadynamics
+from mdgraph.analysis import free_energies, metadynamics
 from mdgraph.analysis.free_energies import (
     FreeEnergyProfile,
     ProfileGrid,
@@ -134,7 +134,7 @@ def test_windows_apart_are_refused_and_thin_links_are_found() -> None:
     assert 1e-4 < thin[2] < 0.03
 
 
-def test_errors_of_correlated_samples_are_honest() -> None:
+def test_errors_of_correlated_samples_are_honest(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = walk(low_barrier, 40, 3000, np.random.default_rng(1))
     grid = ProfileGrid(("x",), (np.linspace(-2.0, 2.0, 41),), (None,))
     truth = exact(low_barrier, grid)
@@ -154,6 +154,11 @@ def test_errors_of_correlated_samples_are_honest() -> None:
     )
     assert np.sqrt(np.mean((together.values - truth)[low] ** 2)) < 0.05 * KT
     assert len(together.halves) == 2
+    # Of many walkers blocks are longer, so that there are fewer of them.
+    monkeypatch.setattr(free_energies, "_MOST_BLOCKS_OF_ALL", 400)
+    fewer = weighted_profile([unbiased_series(path[:, None], (None,)) for path in paths], grid, KT)
+    assert 0.8 < np.median(fewer.error()[low] / together.error()[low]) < 1.25
+    assert not np.array_equal(fewer.error()[low], together.error()[low])
     assert 10 < round_trips(paths[0], (-1.0, 1.0)) < 60
 
 
