@@ -503,7 +503,7 @@ def main() -> None:
     parser.add_argument("--walkers", type=int, nargs="+", help="of exact one number, 256")
     parser.add_argument("--model", choices=MODELS, help="of exact; all without it")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0, help="of the first repeat of exact and openmm")
+    parser.add_argument("--seed", type=int, default=0, help="of the first repeat, exact and openmm")
     parser.add_argument("--hills", type=int, help="most hills of all walkers")
     parser.add_argument("--every", type=int, help="steps between hills of a walker")
     parser.add_argument("--height", type=float, default=0.02, help="kT, of the first hills")
