@@ -1,7 +1,7 @@
 """Errors of the free energies of metadynamics: of many walkers, and beside OpenMM's own.
 
     python benchmarks/metadynamics.py walkers [--walkers 1 64] [--repeats 5] [--device cuda]
-    python benchmarks/metadynamics.py openmm [--repeats 3] [--molecule] [--quick]
+    python benchmarks/metadynamics.py openmm [--repeats 3] [--pair] [--quick]
     python benchmarks/metadynamics.py exact [--repeats 3] [--walkers 256] [--device cuda]
 
 `walkers`: a particle in a double well of 5 kT, whose free energy is known. Runs go on until the
@@ -12,8 +12,8 @@ before.
 
 `openmm`: the same well by OpenMM's `app.Metadynamics` on its Reference platform with as many hills
 of equal numbers, both against the exact answer; all repeats of mdgraph are one batch. With
-`--molecule` both fill the torsion of ethanol, OpenMM through openmm-ml with the forces of mdgraph,
-and each is compared with the other.
+`--pair` both fill the distance of two free atoms, which a Morse potential and a spring hold, OpenMM
+through openmm-ml with the forces of mdgraph; the exact answer has the - 2 kT ln r of a free pair.
 
 `exact`: 256 walkers, or more with lower hills, in the double well, and in a valley of two variables
 that crosses a barrier of 4 kT aslant. Both free energies are known, and compared where they are
@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ import torch
 from cases import Table, conditions, device_argument, print_heading, print_row, run_script
 from numpy.typing import NDArray
 
+from mdgraph import load
 from mdgraph.analysis.free_energies import (
     ProfileGrid,
     WeightedSeries,
@@ -43,11 +45,12 @@ from mdgraph.analysis.free_energies import (
     weighted_profile,
 )
 from mdgraph.analysis.metadynamics import HillSum, log_weights
-from mdgraph.biases import Dihedral, Metadynamics, Position
+from mdgraph.biases import Distance, Metadynamics, Position
+from mdgraph.checkpoints import save
 from mdgraph.engine import HostSnapshot, LangevinMiddle, Simulation
 from mdgraph.engine.dynamics import LONGEST
 from mdgraph.evaluators import Evaluator
-from mdgraph.io.structures import read_system
+from mdgraph.models import TensorNetConfig, TensorNetPotential, with_terms
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 from mdgraph.system import System
@@ -55,12 +58,19 @@ from mdgraph.units import BOLTZMANN, KILOJOULE_PER_MOLE
 
 Array = NDArray[np.float64]
 
+PAIR_DEPTH, PAIR_WIDTH, PAIR_LENGTH = 0.1034, 1.2, 3.8
+PAIR_SPRING, PAIR_REST = 0.06, 5.0
+PAIR_TERMS = (
+    f"morse:Ar={PAIR_DEPTH}/{PAIR_WIDTH}/{PAIR_LENGTH}@12",
+    f"bonds:0-1={PAIR_SPRING}/{PAIR_REST}",
+)
+"""Some 4 kT of binding in eV, 1/A and A, and what keeps the atoms within 9 A."""
+
 KELVIN = 300.0
 KT = BOLTZMANN * KELVIN
 STIFFNESS = 0.2
 HIGHEST = 8.0
 """kT, up to which free energies are compared."""
-ETHANOL = Path(__file__).resolve().parent.parent / "potentials" / "ethanol-pbe" / "start.extxyz"
 
 TABLE = Table(
     (
@@ -439,53 +449,78 @@ def _row(who: str, options: argparse.Namespace, error: float, seconds: float) ->
             "steps": steps, "seconds": seconds, "error_kT": error}  # fmt: skip
 
 
-def compare_molecules(options: argparse.Namespace) -> dict[str, Any]:
-    """The torsion of ethanol by both; the difference in kT, up to 8 kT."""
-    import openmm
-    from openmm import app, unit
+def pair_potential(folder: Path) -> Path:
+    """A file of a network to which terms are added; the atoms are always beyond its cutoff."""
+    settings = {"species": (18,), "channels": 4, "layers": 1, "cutoff": 2.0}
+    path = folder / "beyond.safetensors"
+    save(TensorNetPotential(TensorNetConfig.model_validate(settings)), path)
+    return path
+
+
+def exact_pair(distance: Array) -> Array:
+    """F(r) in kT of two free atoms, which are on a sphere of 4 pi r^2."""
+    morse = PAIR_DEPTH * ((1.0 - np.exp(-PAIR_WIDTH * (distance - PAIR_LENGTH))) ** 2 - 1.0)
+    spring = 0.5 * PAIR_SPRING * (distance - PAIR_REST) ** 2
+    return (morse + spring) / KT - 2.0 * np.log(distance)
+
+
+def pairs_by_both(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The distance of two atoms by both, OpenMM through openmm-ml, beside the exact answer."""
+    from openmm import CustomBondForce, app, unit
     from openmmml import MLPotential
 
-    from mdgraph.units import SYMBOLS
-
-    molecule = read_system(ETHANOL)
-    simulation = Simulation(
-        molecule,
-        "ethanol-pbe",
-        LangevinMiddle(0.5, KELVIN, friction=5.0),
-        device=options.device,
-        check=False,
-        seed=options.seed,
-        variables={"torsion": Dihedral([0, 1, 2, 3])},
-        biases=[
-            Metadynamics(
-                "torsion",
-                sigma=0.3,
-                height=options.height * KT,
-                every=options.every,
-                bias_factor=8.0,
-                points=180,
-            )
-        ],
-    )
+    low, high, points, step_fs = 2.5, 9.5, 141, 10.0
+    positions = np.array([[0.0, 0.0, 0.0], [PAIR_LENGTH, 0.0, 0.0]])
+    atom = app.element.Element.getBySymbol("Ar")
+    topology = app.Topology()
+    residue = topology.addResidue("X", topology.addChain())
+    for _ in positions:
+        topology.addAtom("Ar", atom, residue)
+    with TemporaryDirectory() as folder:
+        path = pair_potential(Path(folder))
+        simulation = Simulation(
+            System(numbers=[18, 18], positions=positions),
+            with_terms(load(path), PAIR_TERMS),
+            LangevinMiddle(step_fs, KELVIN, friction=5.0),
+            device=options.device,
+            check=False,
+            seed=options.seed,
+            variables={"r": Distance([0, 1])},
+            biases=[
+                Metadynamics(
+                    "r",
+                    sigma=0.2,
+                    height=options.height * KT,
+                    every=options.every,
+                    bias_factor=8.0,
+                    minimum=low,
+                    maximum=high,
+                    points=points,
+                )
+            ],
+        )
+        model = MLPotential("mdgraph", modelPath=str(path))
+        system = model.createSystem(topology, terms=list(PAIR_TERMS))
     begin = time.perf_counter()
     simulation.run(options.hills * options.every)
-    own = time.perf_counter() - begin
-    _, values = profile_of(simulation)
-    topology = app.Topology()
-    residue = topology.addResidue("ETH", topology.addChain())
-    for number in molecule.numbers.tolist():
-        topology.addAtom("X", app.element.Element.getBySymbol(SYMBOLS[number]), residue)
-    system = MLPotential("mdgraph", modelPath="ethanol-pbe").createSystem(topology)
-    torsion = openmm.CustomTorsionForce("theta")
-    torsion.addTorsion(0, 1, 2, 3)
-    variable = app.BiasVariable(torsion, -np.pi, np.pi, 0.3, True, 180)
-    positions = molecule.positions * unit.angstrom
-    theirs, seconds = openmm_profile(system, variable, positions, options, 0.5)
-    # A periodic table of OpenMM has its first point again at its end.
-    places = np.linspace(-np.pi, np.pi, len(theirs))
-    grid = -np.pi + 2.0 * np.pi * np.arange(180) / 180
-    difference = rms_error(np.interp(grid, places, theirs), values)
-    return _row("difference", options, difference, own + seconds)
+    own_seconds = time.perf_counter() - begin
+    distances, own = profile_of(simulation)
+    distance = CustomBondForce("r")
+    distance.addBond(0, 1)
+    variable = app.BiasVariable(distance, 0.1 * low, 0.1 * high, 0.02, False, points)
+    start = positions * unit.angstrom
+    theirs, seconds = openmm_profile(system, variable, start, options, step_fs)
+    exact = exact_pair(distances)
+    rows = [
+        _row("mdgraph", options, rms_error(own, exact), own_seconds),
+        _row("openmm-ml", options, rms_error(theirs, exact), seconds),
+    ]
+    return rows + [_row("difference", options, _difference(theirs, own, exact), 0.0)]
+
+
+def _difference(first: Array, second: Array, exact: Array) -> float:
+    """RMS difference in kT of two profiles, but for a constant, where F is low."""
+    return rms_error(first - second + exact, exact)
 
 
 def show_means(rows: Sequence[dict[str, Any]], options: argparse.Namespace) -> None:
@@ -510,7 +545,7 @@ def main() -> None:
     parser.add_argument("--barrier", type=float, default=5.0, help="kT, of the double well")
     parser.add_argument("--target", type=float, default=0.2, help="kT, RMS error to reach")
     parser.add_argument("--looks", type=int, default=400, help="at the error, in a whole run")
-    parser.add_argument("--molecule", action="store_true", help="ethanol instead of the well")
+    parser.add_argument("--pair", action="store_true", help="two atoms by openmm-ml, no well")
     parser.add_argument("--quick", action="store_true", help="few hills, to see that it runs")
     parser.add_argument("--device", type=device_argument, default="cpu")
     parser.add_argument("--json", action="store_true")
@@ -541,10 +576,10 @@ def main() -> None:
                     rows.append(row | {"who": f"{name}, {row['who']}"})
         show_means(rows, options)
         return
-    rows = [] if options.molecule else mdgraph_wells(options)
+    rows = [] if options.pair else mdgraph_wells(options)
     for seed in range(options.seed, options.seed + options.repeats):
         options.seed = seed
-        rows.append((compare_molecules if options.molecule else openmm_well)(options))
+        rows += pairs_by_both(options) if options.pair else [openmm_well(options)]
     for row in rows:
         show(row)
     show_means(rows, options)

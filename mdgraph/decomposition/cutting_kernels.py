@@ -151,7 +151,7 @@ def neighbors_kernel(
     if tl.load(due) == 0:
         return
     for atom in range(tl.program_id(0), atoms, tl.num_programs(0)):
-        row = atom * slots.to(tl.int64)
+        row = atom * tl.cast(slots, tl.int64)
         used = tl.load(count + atom)
         for word in tl.static_range(WORDS):
             bits = tl.zeros([WIDTH], tl.int32)
@@ -412,12 +412,12 @@ def rows_kernel(
             tl.store(local_numbers + row, tl.load(numbers + atom))
         keeping = kept.to(tl.int32)
         found = tl.sum(keeping, 0)
-        out = row * slots.to(tl.int64) + tl.cumsum(keeping, 0) - 1
+        out = row * tl.cast(slots, tl.int64) + tl.cumsum(keeping, 0) - 1
         tl.store(index + out, tl.load(place + neighbor, mask=kept, other=0), mask=kept)
         tl.store(image + out, tl.load(listed_image + at, mask=kept, other=0), mask=kept)
         tl.store(reverse + out, tl.load(listed_reverse + at, mask=kept, other=0), mask=kept)
         empty = inside & (slot >= found)
-        out = row * slots.to(tl.int64) + slot
+        out = row * tl.cast(slots, tl.int64) + slot
         tl.store(index + out, tl.zeros([WIDTH], tl.int32) + row, mask=empty)
         tl.store(image + out, tl.zeros([WIDTH], tl.int32) + zero_image, mask=empty)
         tl.store(reverse + out, slot, mask=empty)

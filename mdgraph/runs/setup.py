@@ -528,6 +528,7 @@ def resolved_words(configuration: RunConfig) -> dict[str, Any]:
 
 def _with_reference(text: str) -> str:
     """A term, with the whole path of another potential."""
+    text = text.strip()
     other = potential_of(text)
     return text if other is None else text.removesuffix(other) + locate(other).reference
 

@@ -15,6 +15,8 @@ from mdgraph.engine import Calculation
 from mdgraph.io.structures import read_system, to_ase
 from mdgraph.models import with_terms
 from mdgraph.runs.commands import app
+from mdgraph.runs.config import MDConfig
+from mdgraph.runs.setup import resolved_words
 
 TERMS = ["0.5*zbl@2", "bonds:0-1=2/1.1"]
 ADDED = [word for text in TERMS for word in ("--add", text)]
@@ -185,3 +187,9 @@ def test_weights_that_cannot_change_are_refused(
     before = sorted(folder.iterdir())
     assert sentence in run(*words, "--potential", "base.safetensors")
     assert sorted(folder.iterdir()) == before
+
+
+def test_a_blank_behind_a_path_is_no_part_of_it(folder: Path) -> None:
+    text = "0.5*potential:base.safetensors "
+    config = MDConfig(potential="base.safetensors", terms=[text], structure=["start.extxyz"])
+    assert resolved_words(config)["terms"] == (f"0.5*potential:{folder / 'base.safetensors'}",)

@@ -179,6 +179,17 @@ def test_kernels_on_cuda_are_those_of_the_cpu(precision: str, triples: bool) -> 
 
 
 @pytest.mark.gpu
+def test_one_atom_has_no_energy_on_cuda() -> None:
+    from mdgraph.fused.cuda.d3 import KernelD3
+
+    potential = D3Potential(d3_config("pbe0", 12.0, three_body=True, three_body_cutoff=7.0))
+    atom = System(numbers=[8], positions=[[0.0, 0.0, 0.0]])
+    at = Calculation([atom], KernelD3(potential, "mixed", "cuda"), device="cuda")
+    at.compute()
+    assert float(at.state.energy) == 0.0
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["kernels", "blocks", "triples"])
 def test_a_graph_gives_the_bits_of_eager_steps(kind: str) -> None:
     from mdgraph.fused.cuda.d3 import KernelD3

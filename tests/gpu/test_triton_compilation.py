@@ -1,5 +1,6 @@
 """Kernels compiled ahead of their first launch, of which nothing runs; when compiling is told."""
 
+import ast
 import io
 import logging
 import os
@@ -18,6 +19,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+import mdgraph
 from mdgraph.gpu import triton_jit
 from mdgraph.gpu.triton_jit import compiling_ahead, kernel
 
@@ -94,3 +96,24 @@ def test_numbers_stay_until_the_first_launch_outside() -> None:
     assert bool((numbers == 4.0).all())
     add_one_kernel[(1,)](numbers, 32)
     assert bool((numbers == 5.0).all())
+
+
+def test_no_kernel_casts_an_argument_that_may_be_one() -> None:
+    """Triton makes an integer argument of 1 a Python number, which has no `to`."""
+    found, seen = [], 0
+    for path in sorted(Path(mdgraph.__file__).parent.rglob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            if not any(ast.unparse(item) == "kernel" for item in function.decorator_list):
+                continue
+            seen += 1
+            arguments = {item.arg for item in function.args.args if item.annotation is None}
+            found += [
+                f"{path.name}:{call.lineno} {call.value.id}"
+                for call in ast.walk(function)
+                if isinstance(call, ast.Attribute) and call.attr == "to"
+                if isinstance(call.value, ast.Name) and call.value.id in arguments
+            ]
+    assert seen > 50
+    assert found == []

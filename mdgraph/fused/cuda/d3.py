@@ -357,7 +357,7 @@ def gather_kernel(
     end = tl.load(limits).to(tl.float64)
     begin, inverse = tl.load(limits + 1), tl.load(limits + 2)
     used = tl.load(count + atom)
-    plane = atoms.to(tl.int64) * slots
+    plane = tl.cast(atoms, tl.int64) * slots
     known = used * 0
     for start in range(0, used, WIDTH):
         here = start + tl.arange(0, WIDTH)
@@ -434,7 +434,7 @@ def triple_kernel(
     pdl_wait(USE_PDL)
     atom = tl.program_id(0).to(tl.int64)
     used = tl.load(found + atom)
-    plane = atoms.to(tl.int64) * slots
+    plane = tl.cast(atoms, tl.int64) * slots
     a = tl.program_id(1) * CORNERS + tl.arange(0, CORNERS)
     first = a < used
     xa, ya, za, one, ratio_a, value_a, fall_a, c6_a, j, kind_a = _neighbor(
@@ -506,7 +506,7 @@ def corner_kernel(
     pdl_wait(USE_PDL)
     atom = tl.program_id(0).to(tl.int64)
     used = tl.load(found + atom)
-    plane = atoms.to(tl.int64) * slots
+    plane = tl.cast(atoms, tl.int64) * slots
     zero = tl.zeros([WIDTH], near.dtype.element_ty)
     energy, by = zero, zero
     parts = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
