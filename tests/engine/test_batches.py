@@ -19,6 +19,7 @@ from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.gpu.graphs import GraphMemory, GraphPool
 from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.torch_builder import TorchBuilder
 from mdgraph.precision import precision_named
 from mdgraph.state import BatchCapacity, State
 from mdgraph.system import System
@@ -132,6 +133,14 @@ class TestGraphPool:
         assert memory.captures == 0
 
 
+@pytest.fixture
+def recordable_lists(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists by torch operations, as the stand-in for a graph records no compiled loops."""
+    if not hasattr(request.node, "callspec") or request.node.callspec.params.get("graphed", True):
+        monkeypatch.setattr("mdgraph.neighbors.list.builder_class", lambda _: TorchBuilder)
+
+
+@pytest.mark.usefixtures("recordable_lists")
 class TestBatches:
     @pytest.mark.parametrize("graphed", [True, False])
     @pytest.mark.parametrize(

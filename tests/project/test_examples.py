@@ -258,7 +258,7 @@ def test_the_unbiased_run_differs_by_its_bias_alone() -> None:
         for name in ("metadynamics", "unbiased")
     ]
     del read[0]["biases"]
-    assert [one.pop("time_ps") for one in read] == [280, 240]
+    assert [one.pop("time_ps") for one in read] == [400, 120]
     assert read[0] == read[1]
 
 
