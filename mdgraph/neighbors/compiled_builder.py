@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdgraph.neighbors.geometry import Lattice, fractional_coordinates, translations
-from mdgraph.neighbors.search import CellList, EveryPair, WrappedFrame
+from mdgraph.neighbors.search import CellList, EveryPair
 from mdgraph.neighbors.torch_builder import TorchBuilder
 
 _OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy"}
@@ -165,20 +164,11 @@ class CompiledBuilder(TorchBuilder):
     def build_(self, positions: Tensor, cell: Tensor) -> None:
         """See Builder."""
         task, search, counters = self._task, self._task.search, self._task.counters
-        group, lattice = task.grouping, task.lattice
-        if task.cell_varies:
-            lattice = Lattice.of(cell, task.pbc, task.range)
-            torch.fmax(counters.reach, lattice.reach, out=counters.reach)
-            counters.sticky[2].clamp_(min=(lattice.reach > search.allowed).any())
-        fractional, whole = fractional_coordinates(
-            positions, lattice.inverse, task.pbc, group.index
-        )
-        shift = (whole[:, None] @ lattice.vectors[group.index])[:, 0]
-        images = translations(search.images.offsets, lattice.vectors)
-        frame = WrappedFrame(positions - shift, fractional, lattice.reach, images)
+        group = task.grouping
+        frame, whole = self._wrapped(positions, cell)
         rows = task.rows
         written = rows.index.numpy(), rows.image.numpy(), rows.count.numpy()
-        wrapped, shifts = frame.positions.numpy(), images.numpy()
+        wrapped, shifts = frame.positions.numpy(), frame.translations.numpy()
         limit = wrapped.dtype.type(task.range**2)
         systems, zero = group.index.numpy(), search.images.zero
         if isinstance(search, CellList):
@@ -192,11 +182,11 @@ class CompiledBuilder(TorchBuilder):
             assert isinstance(search, EveryPair)
             _every_pair(
                 wrapped,
-                fractional.numpy(),
+                frame.fractional.numpy(),
                 systems,
                 group.start.numpy(),
                 group.counts.numpy(),
-                (lattice.reach > 0.0).numpy(),
+                (frame.reach > 0.0).numpy(),
                 np.array(search.shell),
                 np.array(search.images.strides),
                 zero,

@@ -177,20 +177,26 @@ class TorchBuilder:
         for buffer, value in zip(self._task.rows.tensors(), rows.tensors(), strict=True):
             buffer.copy_(value)
 
-    def _rows(self, positions: Tensor, cell: Tensor) -> ListRows:
+    def _wrapped(self, positions: Tensor, cell: Tensor) -> tuple[WrappedFrame, Tensor]:
+        """What is searched, and the whole cells, (N, 3), by which atoms were moved for that.
+
+        A varying cell is compared with what the plan allows.
+        """
         task, search, counters = self._task, self._task.search, self._task.counters
-        group, capacity = task.grouping, task.rows.capacity
-        lattice = task.lattice
+        lattice, system = task.lattice, task.grouping.index
         if task.cell_varies:
             lattice = Lattice.of(cell, task.pbc, task.range)
             torch.fmax(counters.reach, lattice.reach, out=counters.reach)
             counters.sticky[2].clamp_(min=(lattice.reach > search.allowed).any())
-        fractional, whole = fractional_coordinates(
-            positions, lattice.inverse, task.pbc, group.index
-        )
-        shift = (whole[:, None] @ lattice.vectors[group.index])[:, 0]
+        fractional, whole = fractional_coordinates(positions, lattice.inverse, task.pbc, system)
+        shift = (whole[:, None] @ lattice.vectors[system])[:, 0]
         images = translations(search.images.offsets, lattice.vectors)
-        frame = WrappedFrame(positions - shift, fractional, lattice.reach, images)
+        return WrappedFrame(positions - shift, fractional, lattice.reach, images), whole
+
+    def _rows(self, positions: Tensor, cell: Tensor) -> ListRows:
+        task, search, counters = self._task, self._task.search, self._task.counters
+        group, capacity = task.grouping, task.rows.capacity
+        frame, whole = self._wrapped(positions, cell)
         result = search.find(frame, task.range, capacity)
         counters.sticky[0].clamp_(min=result.count.max())
         counters.sticky[1].clamp_(min=result.occupancy)
