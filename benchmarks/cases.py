@@ -16,12 +16,13 @@ import numpy as np
 import torch
 
 from mdgraph import __version__
-from mdgraph.devices import device_named
+from mdgraph.devices import device_named, finish_gpu_work
 from mdgraph.errors import InputError, MDGraphError
 from mdgraph.evaluators import Evaluator
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.runs.bench import water as box
+from mdgraph.signals import Interrupted, signals_caught
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -105,13 +106,21 @@ class FreeFlight(Evaluator):
 
 
 def run_script(main: Callable[[], int | None]) -> NoReturn:
-    """Runs a script and exits with what it returns, or with 2 after an error raised on purpose."""
-    try:
-        status = main()
-    except MDGraphError as error:
-        program = Path(sys.argv[0]).name
-        print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
-        status = 2
+    """Runs a script and exits with what it returns, or with 2 after an error raised on purpose.
+
+    A signal, such as that of `timeout`, ends it once the GPU is done with its work: it would else
+    end all that share the GPU with it, see `finish_gpu_work`.
+    """
+    with signals_caught():
+        try:
+            status = main()
+        except MDGraphError as error:
+            program = Path(sys.argv[0]).name
+            print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
+            status = 2
+        except Interrupted as error:
+            status = error.status
+        finish_gpu_work()
     sys.exit(status)
 
 

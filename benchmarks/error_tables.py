@@ -7,10 +7,11 @@ A recipe is `potentials/NAME/train.yaml` with the commands in its head: the line
 ...` are what a reader types, and what is run here; a split of another seed has that seed in place
 of the one written. A potential that is distilled has `distil.yaml` too, which goes first, and
 `teacher.yaml` for the training of its teachers, whose folders are named in it `.../seed-N`: they
-are trained first, once for each split. Where there is `first.yaml`, it distils them, and
-`distil.yaml` goes on from what comes out. --from-scratch takes `train.yaml` all the same, and so
-does --levers. FOLDER of --data holds the published files, and the potentials that a baseline or a
-fine-tuning starts from, under the names in those commands and files.
+are trained first, once for each split. Where there is `first.yaml`, it distils them, `second.yaml`
+goes on from what comes out, if there is one, and `distil.yaml` from that. --from-scratch takes
+`train.yaml` all the same, and so does --levers. FOLDER of --data holds the published files, and the
+potentials that a baseline or a fine-tuning starts from, under the names in those commands and
+files.
 
 Each potential gets a folder with its data set, splits, the output of `mdgraph data check`, a folder
 for each training, and `metrics.json`: every run, means and standard errors, beside published
@@ -197,6 +198,10 @@ def _answers(words: Sequence[str], environment: Mapping[str, str]) -> bool:
     return done.returncode == 0
 
 
+EARLIER = ("first", "second")
+"""Students that the one of distil.yaml goes on from; each goes on from the one before."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a potential is made.
@@ -205,14 +210,14 @@ class Recipe:
         name: of its folder.
         settings: of train.yaml or distil.yaml.
         teacher: settings of teacher.yaml, for what is distilled.
-        first: settings of first.yaml, if `settings` go on from its student.
+        earlier: settings of first.yaml and second.yaml, if `settings` go on from their students.
         convert, split, check: words of `mdgraph data`, the files as they are written there.
     """
 
     name: str
     settings: dict[str, Any]
     teacher: dict[str, Any] | None
-    first: dict[str, Any] | None
+    earlier: list[dict[str, Any]]
     convert: list[str]
     split: list[str]
     check: list[str]
@@ -220,7 +225,7 @@ class Recipe:
     @property
     def teacher_seeds(self) -> list[int]:
         """Of the teachers, by the names of their folders."""
-        student = self.first or self.settings
+        student = self.earlier[0] if self.earlier else self.settings
         teachers = student["teacher"] if self.teacher is not None else []
         return [int(path.rpartition("/seed-")[2]) for path in teachers]
 
@@ -233,12 +238,12 @@ def read_recipe(name: str, *, from_scratch: bool = False) -> Recipe:
         from_scratch: takes train.yaml where there is a distil.yaml too.
     """
     folder = POTENTIALS / name
-    path, teacher, first = folder / "distil.yaml", None, None
+    path, teacher, earlier = folder / "distil.yaml", None, []
     if path.is_file() and not from_scratch:
         if (folder / "teacher.yaml").is_file():  # else the teachers ship
             teacher = yaml.safe_load((folder / "teacher.yaml").read_text(encoding="utf-8"))
-        if (folder / "first.yaml").is_file():
-            first = yaml.safe_load((folder / "first.yaml").read_text(encoding="utf-8"))
+        files = [folder / f"{name}.yaml" for name in EARLIER]
+        earlier = [yaml.safe_load(file.read_text("utf-8")) for file in files if file.is_file()]
     else:
         path = folder / "train.yaml"
     if not path.is_file():
@@ -250,7 +255,7 @@ def read_recipe(name: str, *, from_scratch: bool = False) -> Recipe:
     if lacking:
         raise InputError(f"The head of {path} has no 'mdgraph data {lacking[0]}'; write it there.")
     settings = yaml.safe_load(text)
-    return Recipe(name, settings, teacher, first, data["convert"], data["split"], data["check"])
+    return Recipe(name, settings, teacher, earlier, data["convert"], data["split"], data["check"])
 
 
 def commands(text: str) -> list[list[str]]:
@@ -374,10 +379,9 @@ class Run:
         """Of a teacher within `work`; runs of one split share teachers."""
         return f"teachers/split-{self.split}-seed-{seed}"
 
-    @property
-    def first_folder(self) -> str:
-        """Of the student that this one goes on from, within `work`; runs of one split share it."""
-        return f"first/split-{self.split}"
+    def earlier_folder(self, number: int) -> str:
+        """Of a student that this one goes on from, within `work`; runs of one split share it."""
+        return f"{EARLIER[number]}/split-{self.split}"
 
     def settings(self, changes: dict[str, Any], steps: int | None) -> dict[str, Any]:
         """Of this run, with paths relative to `work`."""
@@ -387,8 +391,8 @@ class Run:
             "name": self.recipe.name,
             "seed": self.seed,
         }
-        if self.recipe.first is not None:
-            settings |= {"teacher": [self.first_folder], "start_from": self.first_folder}
+        if self.recipe.earlier:
+            settings |= _going_on(self.earlier_folder(len(self.recipe.earlier) - 1))
         elif self.recipe.teacher is not None:
             settings["teacher"] = list(map(self.teacher_folder, self.recipe.teacher_seeds))
         return _with_steps(settings, steps)
@@ -413,19 +417,28 @@ class Run:
                 own = {"split": split_name(self.recipe, self.split), "out": out, "seed": seed}
                 settings = _with_steps(_with_full_paths(teacher, data) | own, steps)
                 yield _job(self.work, "train", settings, "checkpoint.safetensors", device)
-        if self.recipe.first is not None:
-            own = {"split": split_name(self.recipe, self.split), "out": self.first_folder}
-            own["teacher"] = list(map(self.teacher_folder, self.recipe.teacher_seeds))
-            first = _with_steps(_with_full_paths(self.recipe.first, data) | own, steps)
-            last = self.work / self.first_folder / "card.md"  # of a distillation
+        for number, student in enumerate(self.recipe.earlier):
+            out = self.earlier_folder(number)
+            own: dict[str, Any] = {"split": split_name(self.recipe, self.split), "out": out}
+            if number:
+                own |= _going_on(self.earlier_folder(number - 1))
+            else:
+                own["teacher"] = list(map(self.teacher_folder, self.recipe.teacher_seeds))
+            settings = _with_steps(_with_full_paths(student, data) | own, steps)
+            last = self.work / out / "card.md"  # of a distillation
             if not last.exists():
-                yield _job(self.work, "distil", first, "distil.yaml", device, tuple(needs))
+                yield _job(self.work, "distil", settings, "distil.yaml", device, tuple(needs))
             needs = [last]
         settings = _with_full_paths(self.settings(changes, steps), data)
         if self.recipe.teacher is None:
             yield _job(self.work, "train", settings, "checkpoint.safetensors", device)
         else:
             yield _job(self.work, "distil", settings, "distil.yaml", device, tuple(needs))
+
+
+def _going_on(folder: str) -> dict[str, Any]:
+    """Settings of a student that goes on from another one, which teaches it too."""
+    return {"teacher": [folder], "start_from": folder}
 
 
 def _with_steps(settings: dict[str, Any], steps: int | None) -> dict[str, Any]:
@@ -446,6 +459,8 @@ def _with_full_paths(settings: Mapping[str, Any], data: Path) -> dict[str, Any]:
     for name in ("start_from", "baseline", "structures"):
         if isinstance(changed.get(name), str):
             changed[name] = full(changed[name])
+        elif isinstance(changed.get(name), list):
+            changed[name] = list(map(full, changed[name]))
     return changed
 
 

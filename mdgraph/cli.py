@@ -48,6 +48,7 @@ def main() -> None:
             advice = "\n".join(getattr(error, "__notes__", [])) or "no half file is left"
             _say(f"mdgraph: Stopped by {error.signal.name}; {advice}.")
             status = error.status
+        _finish_gpu_work()
         for refusal in refused():
             if not status and refusal.errno != errno.EPIPE:
                 full = "the disk is full; free some space"
@@ -63,6 +64,14 @@ def _end_without_traceback() -> None:
     """Lets Ctrl-C end what is over anyway as other signals do, before libraries take their time."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _finish_gpu_work() -> None:
+    """Leaves nothing in flight, which would end other processes that share the GPU."""
+    if "torch" in sys.modules:
+        from mdgraph.devices import finish_gpu_work
+
+        finish_gpu_work()
 
 
 def _unless_interrupted() -> int:
@@ -93,9 +102,19 @@ def _run() -> int:
             raise
         _say(
             f"mdgraph: error: The GPU failed ({what}). What was written before is whole; "
-            "a run goes on with --resume once the GPU works."
+            f"a run goes on with --resume once the GPU works.{_neighbor()}"
         )
     return 1
+
+
+def _neighbor() -> str:
+    """What else may be the cause where processes share a GPU's memory protection."""
+    if "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
+        return ""
+    return (
+        " It may be another process's doing: one that is killed while the GPU works for it ends "
+        "all others of the same Multi-Process Service."
+    )
 
 
 def _say(sentence: str) -> None:

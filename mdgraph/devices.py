@@ -1,6 +1,7 @@
 """Devices by name, and the process group that torchrun starts."""
 
 import atexit
+import contextlib
 import os
 import platform
 import threading
@@ -58,6 +59,26 @@ def check_fork(said: BaseException | None = None) -> None:
             "CUDA was started before this process was forked, and cannot be used in it; "
             "start processes by the method 'spawn' of multiprocessing."
         ) from said
+
+
+def finish_gpu_work(patience: float = 3.0) -> bool:
+    """Waits until the current GPU has done what this process gave it; does nothing without one.
+
+    Under NVIDIA's Multi-Process Service a process that ends with kernels in flight ends all others
+    of that service, with an illegal memory access. Work that hangs is not waited for any longer
+    than `patience`, s. Returns whether all is done.
+    """
+    if not torch.cuda.is_initialized():
+        return True
+
+    def wait() -> None:
+        with contextlib.suppress(RuntimeError):  # the GPU failed: nothing is in flight
+            torch.cuda.synchronize()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    thread.join(patience)
+    return not thread.is_alive()
 
 
 _STREAMS = threading.local()

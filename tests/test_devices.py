@@ -4,13 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
 import torch
 
-from mdgraph.devices import device_named, shared_stream
+from mdgraph.devices import device_named, finish_gpu_work, shared_stream
 from mdgraph.drivers.ase import MDGraphCalculator
 from mdgraph.errors import InputError
 
@@ -64,6 +66,26 @@ def test_a_forked_process_is_refused_before_it_has_a_calculator(name: str) -> No
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(("seconds", "done"), [(0.0, True), (30.0, False)])
+def test_work_of_a_gpu_is_waited_for_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, done: bool
+) -> None:
+    hangs, waits = Event(), []
+    assert finish_gpu_work() or torch.cuda.is_available()
+
+    def synchronize() -> None:
+        waits.append(hangs.wait(seconds))
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    begin = time.monotonic()
+    assert finish_gpu_work(0.2) == done
+    assert time.monotonic() - begin < 10.0
+    hangs.set()
+    assert done == bool(waits)
 
 
 @pytest.mark.gpu

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from run_folders import content
 
 import mdgraph
@@ -225,6 +226,18 @@ class TestSignals:
         done = mdgraph_command("convert", "a", "b.safetensors")
         assert done.status == 143
         assert done.err == "mdgraph: Stopped by SIGTERM; no half file is left.\n"
+
+    def test_nothing_is_in_flight_on_a_gpu_when_it_ends(
+        self, mdgraph_command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        waits: list[str] = []
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("waited"))
+        monkeypatch.setattr(
+            "mdgraph.checkpoints.convert", lambda *_, **__: signal.raise_signal(signal.SIGTERM)
+        )
+        done = mdgraph_command("convert", "a", "b.safetensors")
+        assert (done.status, waits) == (143, ["waited"])
 
     def test_what_is_ignored_stays_ignored(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

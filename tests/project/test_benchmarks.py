@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -178,6 +179,17 @@ def test_wrong_input_ends_in_one_sentence(
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"{name}.py: error: ")
     assert last.endswith(sentence)
+
+
+def test_a_signal_ends_a_script_once_the_gpu_is_done(
+    structures: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("waited"))
+    with pytest.raises(SystemExit) as ended:
+        structures.run_script(lambda: signal.raise_signal(signal.SIGTERM))
+    assert (ended.value.code, waits) == (143, ["waited"])
 
 
 def test_domains_stand_beside_the_undivided_run(

@@ -71,12 +71,12 @@ def test_teachers_and_students_are_of_the_same_frames(script: Script, name: str)
     words = [f"train potentials/{name}/teacher.yaml", f"distil potentials/{name}/distil.yaml"]
     teacher = read_training(folder / "teacher.yaml", {})
     student = DistilConfig.model_validate(yaml.safe_load(text))
-    if recipe.first is not None:
-        words.append(f"distil potentials/{name}/first.yaml")
-        first = DistilConfig.model_validate(recipe.first)
-        assert (first.data, first.split) == (student.data, student.split)
-        assert (student.teacher, student.start_from) == ((first.out,), first.out)
-        student = first
+    for earlier, settings in reversed(list(zip(tables.EARLIER, recipe.earlier, strict=False))):
+        words.append(f"distil potentials/{name}/{earlier}.yaml")
+        before = DistilConfig.model_validate(settings)
+        assert (before.data, before.split) == (student.data, student.split)
+        assert (student.teacher, student.start_from) == ((before.out,), before.out)
+        student = before
     assert all(f"#   mdgraph {word}" in text for word in words)
     assert (teacher.data, teacher.split) == (student.data, student.split)
     assert [f"{teacher.out}/seed-{seed}" for seed in recipe.teacher_seeds] == list(student.teacher)
@@ -230,7 +230,7 @@ def test_a_student_is_scored_by_the_labels_of_the_data(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """Two teachers are trained first, then a student of them and one that goes on from it.
+    """Two teachers are trained first, then a student of them and two that go on, one by one.
 
     Errors leave sampled frames out.
     """
@@ -246,6 +246,10 @@ def test_a_student_is_scored_by_the_labels_of_the_data(
     (folder / "first.yaml").write_text(yaml.safe_dump(student | {"name": "first"}), "utf-8")
     student |= {"teacher": "first", "start_from": "first", "rounds": 1}
     del student["potential"]
+    structures = {"structures": ["train.xyz"], "earlier_steps": None}
+    second = student | structures | {"name": "second"}
+    (folder / "second.yaml").write_text(yaml.safe_dump(second), "utf-8")
+    student |= {"teacher": "second", "start_from": "second"}
     (folder / "distil.yaml").write_text(f"{head}\n{yaml.safe_dump(student)}", encoding="utf-8")
     monkeypatch.setattr(tables, "run_side_by_side", in_this_process)
     options = ["--data", tmp_path, "--out", tmp_path / "out", "--device", "cpu", "--steps", 4]
@@ -254,7 +258,10 @@ def test_a_student_is_scored_by_the_labels_of_the_data(
     assert capsys.readouterr().out.splitlines()[-1].startswith("| tiny | 4, test | 1 |")
     work = tmp_path / "out" / "tiny"
     shipped = json.loads((work / "potential" / "metrics.json").read_text(encoding="utf-8"))
-    assert [one["name"] for one in shipped["distilled"]["teachers"]] == ["first"]
+    assert [one["name"] for one in shipped["distilled"]["teachers"]] == ["second"]
+    path = work / "second" / "split-1" / "metrics.json"
+    second = json.loads(path.read_text(encoding="utf-8"))
+    assert [one["name"] for one in second["distilled"]["teachers"]] == ["first"]
     first = json.loads((work / "first" / "split-1" / "metrics.json").read_text(encoding="utf-8"))
     names = [one["name"] for one in first["distilled"]["teachers"]]
     assert names == ["split-1-seed-1", "split-1-seed-2"]

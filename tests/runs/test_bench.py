@@ -203,6 +203,9 @@ class TestTable:
         assert done.status == 1
         assert done.err.splitlines()[-1].startswith(f"mdgraph: error: The GPU failed ({what}).")
         assert "--resume" in done.err
+        assert "another process" not in done.err
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps")
+        assert "It may be another process's doing" in mdgraph_command(*command).err
 
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
