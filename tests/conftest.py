@@ -1,14 +1,17 @@
 """Fixtures and settings for all tests."""
 
+import fcntl
 import gc
 import logging
 import multiprocessing
 import os
 import signal
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial, wraps
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +25,8 @@ if os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
 import hypothesis
 import pytest
 import torch
+import typer.main
+from numba.core.dispatcher import Dispatcher
 
 # Torch reads this at its first large tensor: in pages of 4 kB, those of a system of thousands of
 # atoms take longer to map than to compute with.
@@ -43,12 +48,50 @@ from mdgraph.checkpoints import save
 from mdgraph.cli import main
 from mdgraph.drivers.ase import calculator
 from mdgraph.engine import dynamics
+from mdgraph.ensembles import ENSEMBLES
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
 from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     hasten()
+
+# An eighth of the time of a short run is the disk's, and no test cuts the power.
+os.fsync = lambda descriptor: None
+
+
+@cache
+def command_of(app: typer.Typer, ensembles: tuple[str, ...], make: Callable[..., Any]) -> Any:
+    """Options of all commands, which take a tenth of a second, again only for other ensembles."""
+    return make(app)
+
+
+_get_command = typer.main.get_command
+typer.main.get_command = lambda app: command_of(app, tuple(ENSEMBLES), _get_command)
+
+
+def compiled_once(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets one worker compile a kernel at a time: the others then take it from numba's cache."""
+    path = Path(tempfile.gettempdir()) / f"mdgraph-numba-{os.getuid()}.lock"
+    reentrant, depth = threading.RLock(), 0
+
+    @wraps(plain)
+    def locked(self: Dispatcher, signature: Any) -> Any:
+        nonlocal depth
+        with reentrant, path.open("a") as lock:
+            if not depth:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            depth += 1
+            try:
+                return plain(self, signature)
+            finally:
+                depth -= 1
+
+    return locked
+
+
+if os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    Dispatcher.compile = compiled_once(Dispatcher.compile)
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("MDGRAPH_SHARED", ROOT.parent / "shared"))

@@ -174,7 +174,7 @@ def test_enthalpy_of_a_moving_cell_errs_at_second_order() -> None:
     for inner in (8, 16):
         run = barostat(inner, LennardJones(0.008, 3.4, 5.0))
         energies, volumes = [], []
-        for _ in range(60):
+        for _ in range(40):
             run.run(inner)
             found = run.observables()
             energies.append(float(found.conserved_energy[0]))

@@ -45,9 +45,9 @@ FUSED = {
     )
 }
 """Written out, so that none goes silently."""
-FEW = ("O(3)", "SO(3), to neighbor", "lower cutoff", "no layers", "charge factor", "gated", "mish")
+FEW = ("O(3)", "lower cutoff", "no layers", "charge factor", "mish")
 FEW += ("TensorNet2, everything", "TensorNet2, all pairs")
-"""What the interpreter runs; the others differ from them in tables or in analytic terms."""
+"""What the interpreter runs; others differ in tables or analytic terms, or run in float64 below."""
 
 CASES = [pytest.param("compiled", name, id=f"compiled, {name}") for name in FUSED] + [
     pytest.param("triton", name, id=f"triton, {name}") for name in (FUSED if CUDA else FEW)
@@ -154,9 +154,8 @@ def test_domains_have_the_forces_of_the_whole(backend: str, name: str, precision
     """Two and four domains, cut, then cut again into the same buffers for other positions."""
     evaluator = fused(backend, FUSED[name], precision)
     first = crystal(few(backend, 24, 3))
-    moves = np.random.default_rng(0).normal(
-        scale=0.05, size=(3 if CUDA else 2, *first.positions.shape)
-    )
+    cuts = 3 if CUDA else few(backend, 2, 1)
+    moves = np.random.default_rng(0).normal(scale=0.05, size=(cuts, *first.positions.shape))
     for shape in [(2, 1, 1), (2, 2, 1)][: few(backend, 2, 1)]:
         divided = DecomposedEvaluator(evaluator, len(first), BrickGrid(shape))
         state = State([first], device_of(backend), evaluator.precision.state)
@@ -206,7 +205,7 @@ def test_what_float64_leaves_is_the_error_of_the_tables(name: str) -> None:
 def test_both_backends_agree_in_float64(name: str) -> None:
     settings = FUSED[name]
     compiled, triton = (
-        computed(fused(backend, settings, "double"), crystal(3), backend=backend)
+        computed(fused(backend, settings, "double"), crystal(2), backend=backend)
         for backend in ("compiled", "triton")
     )
     assert_agrees(triton, compiled, rms=1e-11, worst=1e-11, energy=1e-11)
@@ -240,9 +239,10 @@ def test_forces_and_virial_are_differences_of_the_tabulated_energy(name: str) ->
 @pytest.mark.parametrize("name", ["O(3)", "no layers"])
 def test_fast_rounds_within_its_bound_and_on_triton_alone(backend: str, name: str) -> None:
     settings = FUSED[name]
-    exact = evaluated(network(**settings), crystal(4))
+    system = crystal(few(backend, 4, 2))
+    exact = evaluated(network(**settings), system)
     mixed, fast = (
-        computed(fused(backend, settings, precision), crystal(4), backend=backend)
+        computed(fused(backend, settings, precision), system, backend=backend)
         for precision in ("mixed", "fast")
     )
     if backend == "compiled":
@@ -258,7 +258,7 @@ def test_fast_rounds_within_its_bound_and_on_triton_alone(backend: str, name: st
 
 def test_forces_of_fast_add_up_to_zero(backend: str) -> None:
     evaluator = fused(backend, TENSORNET, "fast")
-    state = computed(evaluator, molecule(3), crystal(4), backend=backend)
+    state = computed(evaluator, molecule(2), crystal(4), backend=backend)
     total = torch.stack([state.grouping.sum(one) for one in state.forces.T])
     assert float(state.forces.abs().max()) > 1e-2
     assert float(total.abs().max()) < 1e-12
@@ -297,9 +297,14 @@ HARD: dict[str, System] = {
 }
 
 
+HARD_FOR_O3 = ("one atom", "just within", "its own images")
+
+
 @pytest.mark.parametrize("architecture", ["O(3)", "TensorNet2, Coulomb"])
 @pytest.mark.parametrize("name", HARD)
 def test_hard_structures_agree_with_the_oracle(backend: str, name: str, architecture: str) -> None:
+    if backend == "triton" and not CUDA and (architecture == "O(3)") != (name in HARD_FOR_O3):
+        pytest.skip("the interpreter runs each structure by one architecture")
     settings = FUSED[architecture] | {"layers": 1}
     exact = evaluated(network(**settings), HARD[name])
     state = computed(fused(backend, settings), HARD[name], backend=backend)
@@ -353,7 +358,7 @@ def test_the_bits_do_not_depend_on_capacity_or_skin(
 ) -> None:
     settings = FUSED[name] | {"layers": 1}
     evaluator = fused(backend, settings, precision)
-    system = crystal(few(backend, 6, 3))
+    system = crystal(few(backend, 6, 2))
     tight = computed(evaluator, system, backend=backend)
     assert same(tight, computed(evaluator, system, backend=backend, capacity=300))
     assert same(tight, computed(evaluator, system, backend=backend, skin=0.7))
@@ -362,7 +367,7 @@ def test_the_bits_do_not_depend_on_capacity_or_skin(
 def test_a_state_that_moves_has_the_results_of_a_new_one(backend: str) -> None:
     settings = TENSORNET | {"layers": 1}
     evaluator = fused(backend, settings)
-    systems = {seed: molecule(few(backend, 4, 3), seed=seed) for seed in (1, 4)}
+    systems = {seed: molecule(few(backend, 4, 2), seed=seed) for seed in (1, 4)}
     state = State([systems[1]], device_of(backend))
     lists = lists_for(state, evaluator.potential)
     new = {seed: computed(evaluator, systems[seed], backend=backend) for seed in systems}
@@ -381,18 +386,21 @@ def test_a_state_that_moves_has_the_results_of_a_new_one(backend: str) -> None:
 )
 def test_total_charges_are_read_at_every_evaluation(backend: str, settings: dict[str, Any]) -> None:
     evaluator = fused(backend, settings)
-    state = computed(evaluator, molecule(3, charge=1.0), molecule(2, charge=0.0), backend=backend)
+    more = few(backend, 3, 2)
+    state = computed(
+        evaluator, molecule(more, charge=1.0), molecule(2, charge=0.0), backend=backend
+    )
     neutral = state.energy.clone()
     state.charge.copy_(torch.tensor([-1.0, 2.0]))
     evaluator.evaluate_(state, lists_for(state, evaluator.potential))
-    systems = (molecule(3, charge=-1.0), molecule(2, charge=2.0))
+    systems = (molecule(more, charge=-1.0), molecule(2, charge=2.0))
     assert same(state, computed(evaluator, *systems, backend=backend))
     assert bool((state.energy != neutral).all())
 
 
 def test_one_evaluator_keeps_the_buffers_of_several_states(backend: str) -> None:
     evaluator = fused(backend, TENSORNET | {"layers": 1})
-    first = computed(evaluator, molecule(3), backend=backend)
+    first = computed(evaluator, molecule(few(backend, 3, 2)), backend=backend)
     kept = list(first.workspaces.values())
     again = {name: getattr(first, name).clone() for name in ("energy", "forces")}
     other = computed(evaluator, crystal(2), backend=backend)
@@ -407,7 +415,7 @@ def test_one_evaluator_keeps_the_buffers_of_several_states(backend: str) -> None
 
 def test_buffers_are_freed_with_their_state(backend: str) -> None:
     evaluator = fused(backend, TENSORNET | {"layers": 1})
-    state = computed(evaluator, molecule(3), backend=backend)
+    state = computed(evaluator, molecule(2), backend=backend)
     kept = [ref(one) for one in state.workspaces.values()]
     assert all(one() is not None for one in kept)
     del state

@@ -21,7 +21,7 @@ def fused(backend: str) -> FusedTensorNet:
 
 @pytest.mark.parametrize("backend", ["compiled", "triton"])
 def test_the_order_of_visits_does_not_move_a_bit(backend: str) -> None:
-    evaluator, system = fused(backend), crystal(6)
+    evaluator, system = fused(backend), crystal(6 if CUDA or backend == "compiled" else 3)
     found = []
     for way in ("as it comes", "reversed", "shuffled"):
         state = State([system], evaluator.device)

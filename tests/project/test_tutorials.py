@@ -53,7 +53,7 @@ def test_a_potential_of_ones_own(
 ) -> None:
     monkeypatch.setattr(dynamics_checks, "MINUTES", (1 / 60, 1 / 60))
     shorter = {
-        "--time-ps 5": "--steps 1600 --trajectory-interval 20",
+        "--time-ps 5": "--steps 800 --trajectory-interval 10",
         "channels: 32": "channels: 4",
         "--steps 600": "--steps 3 --device cpu",
         "--time-ps 1 ": "--steps 10 ",
