@@ -46,7 +46,7 @@ from cases import (
 from mdgraph.checkpoints import load, shipped_potentials
 from mdgraph.decomposition import exchange, grid_of, in_domains, join_ranks
 from mdgraph.decomposition.bricks import BrickGrid, widths_of
-from mdgraph.decomposition.links import MessageLink
+from mdgraph.decomposition.exchange import MessageLink
 from mdgraph.decomposition.subdomain import SubdomainCapacity
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
 from mdgraph.engine.autotune import Timer, stopwatch

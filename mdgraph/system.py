@@ -1,7 +1,7 @@
 """System: what is simulated, as host arrays; and the concatenation of systems into a batch."""
 
 import copy
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -341,6 +341,41 @@ def hill_formula(numbers: Iterable[int]) -> str:
 
 NEAR: Final = 4.0
 """A, from the origin, within which a small system stays where it is."""
+
+
+def make_whole(
+    positions: NDArray[np.float64], cell: NDArray[np.float64], bonds: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Moves atoms by lattice vectors, so that each molecule is in one piece.
+
+    Args:
+        positions: (N, 3); returned as they are where no bond crosses a face of the cell.
+        cell: (3, 3), in the same unit.
+        bonds: (B, 2) indices of atoms.
+    """
+    first, second = bonds.T
+    shifts = np.round((positions[second] - positions[first]) @ np.linalg.inv(cell))
+    if not shifts.any():
+        return positions
+    neighbors: dict[int, list[tuple[int, NDArray[np.float64]]]] = {}
+    for (atom, other), shift in zip(bonds.tolist(), shifts, strict=True):
+        neighbors.setdefault(atom, []).append((other, -shift))
+        neighbors.setdefault(other, []).append((atom, shift))
+    offsets: dict[int, NDArray[np.float64]] = {}
+    for root in neighbors:
+        if root in offsets:
+            continue
+        offsets[root] = np.zeros(3)
+        queue = deque([root])
+        while queue:
+            atom = queue.popleft()
+            for other, shift in neighbors[atom]:
+                if other not in offsets:
+                    offsets[other] = offsets[atom] + shift
+                    queue.append(other)
+    moved = positions.copy()
+    moved[list(offsets)] += np.array(list(offsets.values())) @ cell
+    return moved
 
 
 def lower_triangular(cell: Array) -> tuple[Array, Array]:

@@ -1,22 +1,22 @@
 """Batches: structures of any size evaluated together, padded to a few shapes."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 
-from mdgraph.engine.calculation import Calculation, EvaluationResult
+from mdgraph.engine.calculation import Calculation, EvaluationResult, as_evaluator
 from mdgraph.errors import CapacityError, InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator, SumEvaluator
 from mdgraph.gpu.graphs import GraphPool
 from mdgraph.memory import Workload, available_memory, estimated_memory, fused_memory
 from mdgraph.models import PotentialModule, architecture_named
 from mdgraph.neighbors.geometry import Lattice
-from mdgraph.precision import Precision
+from mdgraph.precision import Precision, precision_named
 from mdgraph.state import BatchCapacity
 from mdgraph.system import System
 
@@ -350,3 +350,25 @@ def _memory_of_an_atom(evaluator: Evaluator, device: torch.device, precision: Pr
     form = architecture_named(potential.config.architecture).fused
     fused = form is not None and not isinstance(evaluator, AutogradEvaluator)
     return fused_memory(work) if fused else estimated_memory(work)
+
+
+Evaluate = Callable[[Sequence[System], str], list[EvaluationResult]]
+"""Returns the results of structures in their order; errors call the structures by the name."""
+
+
+def evaluate_with(potential: Any, device: torch.device, precision: str = "mixed") -> Evaluate:
+    """A function that evaluates structures in batches.
+
+    Args:
+        potential: path, shipped name, potential or evaluator.
+        device: of the evaluation.
+        precision: see `mdgraph.precision`.
+    """
+    rounding = precision_named(precision)
+    batches = Batches(as_evaluator(potential, rounding, device, "auto"), device, rounding)
+
+    def results(systems: Sequence[System], name: str) -> list[EvaluationResult]:
+        by_place = dict(batches.evaluate(systems, [name] * len(systems)))
+        return [by_place[place] for place in range(len(systems))]
+
+    return results

@@ -4,27 +4,18 @@ It finds the rows that `TorchBuilder` finds, from the same plan and the same wra
 but keeps no candidates in memory, which takes a tenth of the time.
 """
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from mdgraph.neighbors.search import CellList, EveryPair
 from mdgraph.neighbors.torch_builder import TorchBuilder
+from mdgraph.numba_jit import cached
 
-_OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy"}
+_compiled: Final = cached(nogil=True, error_model="numpy")
 """No product is fused with a sum: both directions of a pair round alike on any device."""
-
-
-def _compiled(function: Callable[..., Any]) -> Any:
-    """Compiled on the first call with a type, and cached on disk where a folder is writable."""
-    try:
-        return numba.njit(cache=True, **_OPTIONS)(function)
-    except RuntimeError:
-        return numba.njit(**_OPTIONS)(function)
 
 
 @_compiled

@@ -166,7 +166,7 @@ def inspect(
             typer.echo(printable(f"source:    {source.file}, {theory}, {licence}"))
         typer.echo(f"sha256:    {dataset.sha256()}")
     if picture is not None:
-        from mdgraph.analysis.plots_data import dataset_figure
+        from mdgraph.analysis.plots_training import dataset_figure
 
         figure = dataset_figure(summary, file.name)
         kind = picture.suffix[1:]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
 from mdgraph.data.bonding import kind_of
+from mdgraph.engine.batches import evaluate_with
 from mdgraph.engine.calculation import EvaluationResult, as_evaluator
 from mdgraph.engine.integrators import FIRE
 from mdgraph.engine.relaxation import Relaxed, relax
@@ -23,7 +24,6 @@ from mdgraph.models import Potential
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 from mdgraph.units import ACCELERATION, BAR, ELEMENTARY_CHARGE, SYMBOLS
-from mdgraph.validate.probes import evaluate_with
 
 Array = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
-from mdgraph.engine.batches import Batches
+from mdgraph.engine.batches import Batches, evaluate_with
 from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.engine.uncertainty import LastLayer
 from mdgraph.errors import InputError
@@ -17,7 +17,6 @@ from mdgraph.models import Domain, PotentialModule
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 from mdgraph.units import SYMBOLS
-from mdgraph.validate.probes import evaluate_with
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 
 Array = NDArray[np.float64]

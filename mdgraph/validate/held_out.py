@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
 from mdgraph.data.similarity import NEAR, describe_frame, response
+from mdgraph.engine.batches import Evaluate, evaluate_with
 from mdgraph.validate.frame_checks import system_of
-from mdgraph.validate.probes import Evaluate, evaluate_with
 from mdgraph.validate.verdicts import Check, Verdict
 
 ALIKE_SHARE: Final = 0.1

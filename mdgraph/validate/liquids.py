@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from mdgraph.errors import InputError
-from mdgraph.system import System
+from mdgraph.system import System, make_whole
 from mdgraph.validate.bonds import BondGraph, first_atoms
 
 Array = NDArray[np.float64]
@@ -52,8 +52,6 @@ def cut(liquid: System, shape: str) -> System:
     Raises:
         InputError: the liquid is charged, has an open side or no separate molecules.
     """
-    from mdgraph.drivers.openmm.topology import make_whole
-
     if not liquid.pbc.all():
         raise InputError("The liquid has an open side; give one that is periodic in all three.")
     if liquid.charge:

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from mdgraph.engine import FIRE
+from mdgraph.engine.batches import Evaluate, evaluate_with
 from mdgraph.engine.calculation import as_evaluator
 from mdgraph.engine.relaxation import Relaxed, relax
 from mdgraph.errors import MDGraphError
@@ -22,7 +23,6 @@ from mdgraph.precision import precision_named
 from mdgraph.system import System, hill_formula
 from mdgraph.units import SPEED_OF_LIGHT
 from mdgraph.validate.judge import JUDGE_NAME, Judge
-from mdgraph.validate.probes import Evaluate, evaluate_with
 from mdgraph.validate.scans import Molecule, Scan, all_scans, mode_scans
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 

@@ -9,8 +9,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mdgraph.analysis.pages import html_image, html_page, html_table
-from mdgraph.analysis.style import COLOURS, GREEN, GREY, LINE, ORANGE, blank_figure, dress
+from mdgraph.analysis.pages import (
+    COLOURS,
+    GREEN,
+    GREY,
+    LINE,
+    ORANGE,
+    blank_figure,
+    dress,
+    html_image,
+    html_page,
+    html_table,
+)
 from mdgraph.validate.verdicts import Check, Curves, Verdict
 
 _STYLE: Final = (

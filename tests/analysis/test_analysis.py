@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from mdgraph.analysis.plots import Ladder, PairDistribution, replicas_figure, run_figure
-from mdgraph.analysis.plots_data import dataset_figure
+from mdgraph.analysis.plots_training import dataset_figure
 from mdgraph.analysis.rdf import (
     RadialDistribution,
     most_common_heavy_element,

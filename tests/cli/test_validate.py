@@ -15,10 +15,10 @@ import torch
 from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
+from mdgraph.engine.batches import evaluate_with
 from mdgraph.io.structures import read_system
 from mdgraph.runs import validation
 from mdgraph.validate import dynamics_checks
-from mdgraph.validate.probes import evaluate_with
 
 Command = Callable[..., Any]
 

@@ -25,12 +25,13 @@ from random_networks import (
 )
 from torch import Tensor
 
-from mdgraph.fused.cpu import simd
+from mdgraph import numba_jit
 from mdgraph.fused.cpu.math import NUMBERS, activated
-from mdgraph.fused.cpu.simd import LANES, forget_stale, load, run, store
+from mdgraph.fused.cpu.simd import LANES, load, run, store
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.models.tensornet import ACTIVATIONS
 from mdgraph.models.tensornet2 import COULOMB as COULOMB_CONSTANT
+from mdgraph.numba_jit import forget_stale
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -203,7 +204,7 @@ def test_compiling_is_logged_unless_the_cache_has_the_kernel(
     (tmp_path / "addition.py").write_text(ADD_ONE, encoding="utf-8")
     told = []
     for number in (1, 1, 1.0):
-        monkeypatch.setattr(simd.NOTICE, "has_logged", False)
+        monkeypatch.setattr(numba_jit.NOTICE, "has_logged", False)
         caplog.clear()
         spec = spec_from_file_location(module, tmp_path / "addition.py")
         assert spec is not None

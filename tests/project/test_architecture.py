@@ -23,6 +23,7 @@ LEVELS = (
         "ensembles",
         "errors",
         "host_memory",
+        "numba_jit",
         "precision",
         "processes",
         "signals",

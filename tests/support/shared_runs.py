@@ -8,8 +8,7 @@ from typing import Any
 
 from mdgraph.engine import Simulation
 from mdgraph.engine.replicas import ReplicaExchange
-from mdgraph.engine.replicas.ranks import RanksReporter
-from mdgraph.engine.replicas.walkers import SharedHills
+from mdgraph.engine.replicas.ranks import RanksReporter, SharedHills
 from mdgraph.errors import LostRankError
 from mdgraph.runs.config import MDConfig
 from mdgraph.runs.md import resume, start

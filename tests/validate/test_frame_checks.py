@@ -9,11 +9,11 @@ from bonded_toy import BondedToy, structure
 from toys import LennardJones, argon
 
 from mdgraph.data import LabelledFrame
+from mdgraph.engine.batches import evaluate_with
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 from mdgraph.validate.frame_checks import FEWEST, frame_checks, spaced
-from mdgraph.validate.probes import evaluate_with
 from mdgraph.validate.verdicts import Check, Verdict
 
 CPU = torch.device("cpu")

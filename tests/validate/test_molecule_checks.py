@@ -7,6 +7,7 @@ import pytest
 import torch
 from bonded_toy import BondedToy, gaussian, structure
 
+from mdgraph.engine.batches import evaluate_with
 from mdgraph.errors import InputError
 from mdgraph.system import System, hill_formula
 from mdgraph.validate.judge import gfn2, judge_check
@@ -20,7 +21,6 @@ from mdgraph.validate.molecule_checks import (
     molecule_checks,
     normal_modes,
 )
-from mdgraph.validate.probes import evaluate_with
 from mdgraph.validate.scans import (
     Molecule,
     Scan,

@@ -3,8 +3,7 @@
 from typing import Final, NoReturn
 
 from mdgraph.drivers.arguments import FROM_CHECKPOINT
-from mdgraph.drivers.ase.calculator import MDGraphCalculator, NoStressError
-from mdgraph.drivers.ase.committee import CommitteeCalculator
+from mdgraph.drivers.ase.calculator import CommitteeCalculator, MDGraphCalculator, NoStressError
 from mdgraph.drivers.ase.ensembles import (
     Bussi,
     IsotropicMTKNPT,

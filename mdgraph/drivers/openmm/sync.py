@@ -22,7 +22,6 @@ from mdgraph.drivers.openmm.topology import (
     Array,
     Particles,
     check_unit,
-    make_whole,
     reduced,
 )
 from mdgraph.engine import Simulation
@@ -33,7 +32,7 @@ from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import FileError, InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.state import places_of
-from mdgraph.system import System
+from mdgraph.system import System, make_whole
 from mdgraph.units import KILOJOULE_PER_MOLE
 
 logger = logging.getLogger(__name__)

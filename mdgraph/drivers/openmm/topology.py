@@ -6,7 +6,6 @@ energies agree to as much.
 """
 
 import copy
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -57,39 +56,6 @@ def reduced(cell: Any) -> tuple[Array, Array]:
     for vector, before, axis in ((b, a, 0), (c, a, 0), (c, b, 1)):
         vector[axis] = np.clip(vector[axis], -0.5 * before[axis], 0.5 * before[axis])
     return box, rotation
-
-
-def make_whole(positions: Array, cell: Array, bonds: NDArray[np.int64]) -> Array:
-    """Moves atoms by lattice vectors, so that each molecule is in one piece.
-
-    Args:
-        positions: (N, 3); returned as they are where no bond crosses a face of the cell.
-        cell: (3, 3), in the same unit.
-        bonds: (B, 2) indices of atoms.
-    """
-    first, second = bonds.T
-    shifts = np.round((positions[second] - positions[first]) @ np.linalg.inv(cell))
-    if not shifts.any():
-        return positions
-    neighbors: dict[int, list[tuple[int, Array]]] = {}
-    for (atom, other), shift in zip(bonds.tolist(), shifts, strict=True):
-        neighbors.setdefault(atom, []).append((other, -shift))
-        neighbors.setdefault(other, []).append((atom, shift))
-    offsets: dict[int, Array] = {}
-    for root in neighbors:
-        if root in offsets:
-            continue
-        offsets[root] = np.zeros(3)
-        queue = deque([root])
-        while queue:
-            atom = queue.popleft()
-            for other, shift in neighbors[atom]:
-                if other not in offsets:
-                    offsets[other] = offsets[atom] + shift
-                    queue.append(other)
-    moved = positions.copy()
-    moved[list(offsets)] += np.array(list(offsets.values())) @ cell
-    return moved
 
 
 NANOMETRE: Final = 10.0

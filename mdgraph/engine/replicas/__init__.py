@@ -11,9 +11,8 @@ from mdgraph.engine.replicas.exchange import (
     temperature_gains,
     umbrella_gains,
 )
-from mdgraph.engine.replicas.ranks import ALONE, Ranks, RanksReporter
+from mdgraph.engine.replicas.ranks import ALONE, Ranks, RanksReporter, SharedHills
 from mdgraph.engine.replicas.simulation import replica_simulation
-from mdgraph.engine.replicas.walkers import SharedHills
 
 __all__ = [
     "ALONE",

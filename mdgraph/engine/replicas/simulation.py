@@ -11,8 +11,7 @@ from mdgraph.biases import Bias, CollectiveVariable
 from mdgraph.biases.applied import check_variables, hold_systems
 from mdgraph.biases.bias import check_names
 from mdgraph.engine.integrators import Integrator
-from mdgraph.engine.replicas.ranks import ALONE, Ranks
-from mdgraph.engine.replicas.walkers import shared_hills
+from mdgraph.engine.replicas.ranks import ALONE, Ranks, shared_hills
 from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.engine.schedules import Schedule
 from mdgraph.engine.simulation import Simulation, in_bath

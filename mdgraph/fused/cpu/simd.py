@@ -1,11 +1,10 @@
-"""SIMD lanes for numba, how CPU kernels are compiled and cached, and the threads that run them.
+"""SIMD lanes for numba, kernels of them, and the threads that run these.
 
 `Lanes` is a numba type that compiles to an LLVM vector, so kernels control what is in a register
 and do not depend on automatic vectorisation. Loads and stores take a flat contiguous array and
 an index and do not check bounds. Operators act on each lane; a scalar applies to all lanes.
 """
 
-import logging
 import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +16,12 @@ from typing import Any, Final
 import numba
 import torch
 from llvmlite import ir
-from numba.core import event, types
+from numba.core import types
 from numba.core.typing.templates import AbstractTemplate, Signature, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 from numba.np.arrayobj import make_array
 
-logger = logging.getLogger(__name__)
+from mdgraph.numba_jit import cached, forget_stale
 
 LANES: Final = 8
 
@@ -218,29 +217,14 @@ _OPTIONS: Final[dict[str, Any]] = {
 product and a sum, and may not change any other arithmetic."""
 
 
-def kernel(function: Callable[..., Any]) -> Any:
-    """A function that Python calls: compiled on the first call with a type, and cached on disk."""
-    try:
-        return numba.njit(cache=True, **_OPTIONS)(function)
-    except RuntimeError:  # Neither this folder nor the user's cache folder is writable.
-        return numba.njit(**_OPTIONS)(function)
+kernel: Final = cached(**_OPTIONS)
+"""A function that Python calls: compiled on the first call with a type, and cached on disk."""
 
 
 def routine(function: Callable[..., Any]) -> Any:
     """A function that kernels call: compiled into them."""
     unreachable: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return numba.njit(**unreachable, **_OPTIONS)(function)
-
-
-def forget_stale(folder: Path) -> None:
-    """Removes cached kernels that are older than the last change of a source in the folder.
-
-    Numba itself checks only the file of a kernel, not the files of the routines it calls.
-    """
-    changed = max(path.stat().st_mtime for path in folder.glob("*.py"))
-    for index in (folder / "__pycache__").glob("*.nbi"):
-        if index.stat().st_mtime < changed:
-            index.unlink(missing_ok=True)
 
 
 with suppress(OSError):
@@ -259,31 +243,6 @@ def is_kept(compiled: Any, number: str) -> bool:
         return False
     # All kernels take some float64 arrays, so only a float32 network has "float32" in a signature.
     return any(("float32" in str(types_)) == (number == "float32") for types_ in signatures)
-
-
-class _NumbaNotice(event.Listener):
-    """Logs once in a process that kernels are being compiled.
-
-    Numba starts this event only for functions that its cache does not contain.
-    """
-
-    def __init__(self) -> None:
-        self.has_logged = False
-
-    def on_start(self, event: event.Event) -> None:
-        module = event.data["dispatcher"].py_func.__module__
-        if not self.has_logged and module.startswith("mdgraph."):
-            self.has_logged = True
-            logger.info(
-                "The first run on a machine compiles kernels, which takes up to half a minute."
-            )
-
-    def on_end(self, event: event.Event) -> None:
-        """Logs nothing."""
-
-
-NOTICE: Final = _NumbaNotice()
-event.register("numba:compile", NOTICE)
 
 
 Work = Callable[[int, int], None]

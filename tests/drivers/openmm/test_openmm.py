@@ -28,12 +28,12 @@ from openmm_water import (
 )
 
 from mdgraph.drivers.openmm import reduced
-from mdgraph.drivers.openmm.topology import make_whole
 from mdgraph.engine import LangevinMiddle, NoseHooverChains, StochasticCellRescaling, VelocityVerlet
 from mdgraph.engine import Simulation as Engine
 from mdgraph.engine.calculation import as_evaluator
 from mdgraph.errors import FileError, InputError, SimulationError
 from mdgraph.precision import precision_named
+from mdgraph.system import make_whole
 from mdgraph.units import BAR
 
 
