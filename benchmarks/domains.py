@@ -8,7 +8,8 @@ Both run the shipped water at 300 K in `mixed`, from one state, after a bath of 
 constant energy the slope of the conserved energy is printed with its standard error, by least
 squares and blocks of means; at constant pressure the means with their blocked errors. "g_OO" is the
 RMS over distances of the difference between the radial distributions of both runs, its error what
-their scatter over ten parts of each run lets expect. Under
+their scatter over ten parts of each run lets expect: blocks of a run that has not yet forgotten its
+start tell too small errors. `--double-steps 2000` compares positions themselves, in `double`. Under
 torchrun each rank evaluates a domain, and rank 0 the undivided system; else all domains are
 evaluated in one process, with the arithmetic that ranks have.
 """
@@ -124,6 +125,31 @@ def difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> dict[str
     }
 
 
+def same_way(system: System, options: argparse.Namespace) -> None:
+    """Says how far positions in `double` are apart after steps at constant energy of both."""
+    both = [
+        Simulation(
+            system, POTENTIAL, VelocityVerlet(TIMESTEP), device=options.device, domains=domains,
+            check=None, precision="double", evaluator="fused",
+        )
+        for domains in (None, options.domains)
+    ]  # fmt: skip
+    for part in range(1, 5):
+        step = options.double_steps * part // 4
+        for run in both:
+            run.run(step - run.step)
+        one, other = (run.state.positions for run in both)
+        apart = float((one - other).abs().max())
+        moved = float(np.abs(one.cpu().numpy() - system.positions).max())
+        builds = [int(run.calculation.lists[0].rebuilds) for run in both]
+        print(
+            f"{step:,} steps in double: positions differ by at most {apart:.1e} A, atoms "
+            f"have moved by up to {moved:.2f} A, lists were built {builds[0]} "
+            f"and {builds[1]} times",
+            flush=True,
+        )
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nve-ps", type=float, default=2.0, help="at constant energy")
@@ -134,6 +160,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", type=device_argument, default="cpu")
     parser.add_argument("--repeat", type=counts_named, default=[1, 1, 1], help="box of 192 atoms")
     parser.add_argument("--sample", type=int, default=10, help="steps between energies")
+    parser.add_argument("--double-steps", type=int, default=0, help="that both do, to compare")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -153,6 +180,8 @@ def main() -> None:
     system = start.replace(
         positions=view.positions.numpy().copy(), velocities=view.velocities.numpy().copy()
     )
+    if options.double_steps:
+        same_way(system, options)
     runs = (
         ("nve", options.nve_ps, lambda: VelocityVerlet(TIMESTEP)),
         ("npt", options.npt_ps, lambda: StochasticCellRescaling(TIMESTEP, options.kelvin, BAR)),

@@ -7,8 +7,9 @@ Writes jittered boxes of water to a file, and evaluates them by the command itse
 number of ranks; ranks of a CPU have one thread each. The last columns are the share of its time
 that each stage waits for others; that of a device is what reading and writing cost it. "In memory"
 evaluates the frames of one block over and over without files, which is what the first device can do
-at most. Times begin after the potential is loaded and contain the compilation; give enough frames:
-20,000 on a GPU take half a minute, 100,000 two.
+at most. Times begin after the potential is loaded and contain the compilation and the captures of
+the first batches, some ten seconds of a GPU, "second half" is the speed from when half of the
+results are in the file: that of a long stream.
 """
 
 import argparse
@@ -126,6 +127,30 @@ def in_memory(options: argparse.Namespace, systems: list[System]) -> float:
     return (passes - 1) * len(systems) / (time.perf_counter() - began)
 
 
+class SecondHalf:
+    """Frames a second from when half of the bytes of a file are written, as its size tells."""
+
+    def __init__(self, path: Path, frames: int) -> None:
+        self._path, self._frames = path, frames
+        self._sizes: list[tuple[float, int]] = []
+
+    def watch(self, process: "subprocess.Popen[str]") -> None:
+        """Looks at the file until the process ends."""
+        while process.poll() is None:
+            if self._path.exists():
+                size = self._path.stat().st_size
+                if not self._sizes or size > self._sizes[-1][1]:
+                    self._sizes.append((time.perf_counter(), size))
+            time.sleep(0.02)
+
+    def speed(self) -> float:
+        """Frames a second."""
+        whole = self._path.stat().st_size
+        middle = next(at for at in self._sizes if at[1] >= whole / 2)
+        last = self._sizes[-1]
+        return self._frames * (last[1] - middle[1]) / whole / max(last[0] - middle[0], 1e-9)
+
+
 def main() -> None:
     """Prints one row for each number of ranks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -149,34 +174,45 @@ def main() -> None:
         speeds = ", ".join(f"{name} {speed:,.0f}" for name, speed in conversions(frames).items())
         print(f"frames a second of one core: {speeds}", flush=True)
         most = in_memory(options, systems)
-        print(f"{'':<12}{'frames/s':>10}{'of first':>10}{'of memory':>10}{'MB':>8}  waiting")
-        print(f"{'in memory':<12}{most:10.4g}", flush=True)
+        print(
+            f"{'':<12}{'frames/s':>12}{'of first':>10}{'second half':>12}{'of first':>10}"
+            f"{'of memory':>10}{'MB':>8}  waiting"
+        )
+        print(f"{'in memory':<12}{'':>22}{most:12.4g}", flush=True)
         words = ["-m", "mdgraph", "eval", str(frames), "--potential", options.potential]
         words += ["--no-check", "--overwrite", "--out", str(out), "--device", options.device]
         words += [] if options.workers is None else ["--workers", str(options.workers)]
-        first = 0.0
+        first = [0.0, 0.0]
         for ranks in options.ranks:
             launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
             launcher += ["--standalone"]
             # Under torchrun each rank takes the device of its number.
             one = ["--devices", options.devices] if options.devices and ranks == 1 else []
-            done = subprocess.run(
-                [sys.executable, *launcher * (ranks > 1), *words, *one],
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            said = _SENTENCE.search(done.stderr)
+            half = SecondHalf(out, options.frames)
+            out.unlink(missing_ok=True)
+            with (Path(folder) / "said.txt").open("w+") as said_file:
+                process = subprocess.Popen(
+                    [sys.executable, *launcher * (ranks > 1), *words, *one],
+                    env=os.environ | {"OMP_NUM_THREADS": "1"},
+                    stderr=said_file,
+                    text=True,
+                )
+                half.watch(process)
+                said_file.seek(0)
+                text = said_file.read()
+            said = _SENTENCE.search(text)
             if said is None:
-                raise SystemExit(done.stderr)
-            speed = float(said[2].replace(",", ""))
-            first = first or speed
+                raise SystemExit(text)
+            speeds_here = [float(said[2].replace(",", "")), half.speed()]
+            first = [one or other for one, other in zip(first, speeds_here, strict=True)]
             memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
             name = f"{ranks} rank{'s' * (ranks > 1)}"
+            columns = "".join(
+                f"{speed:12.4g}{speed / one:10.2f}"
+                for speed, one in zip(speeds_here, first, strict=True)
+            )
             print(
-                f"{name:<12}{speed:10.4g}{speed / first:10.2f}{speed / most:10.2f}{memory:8.0f}  "
-                f"{said[3]}",
+                f"{name:<12}{columns}{speeds_here[1] / most:10.2f}{memory:8.0f}  {said[3]}",
                 flush=True,
             )
 

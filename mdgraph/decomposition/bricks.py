@@ -194,6 +194,11 @@ def _part(values: Tensor, group: Tensor, planes: Tensor) -> Tensor:
     return group * number + (values[:, None] >= planes[group]).sum(1)
 
 
+def domain_count(domains: str | int | Sequence[int]) -> int:
+    """How many domains are asked for, see `BrickGrid.fitting`; raises InputError for no number."""
+    return math.prod(_numbers(domains))
+
+
 def _numbers(domains: str | int | Sequence[int]) -> list[int]:
     """One number or three, above 0; raises InputError for anything else."""
     parts = domains.lower().split("x") if isinstance(domains, str) else domains

@@ -199,6 +199,8 @@ def _on_devices(
                 "leave one of them out."
             )
         names = ranks_of(devices)
+        if devices.strip() == "all" and options.get("domains") is not None:
+            names = _one_a_domain(names, options["domains"])
     if len(names) == 1:
         return options | {"device": names[0]}
     status, ending = launch(names, sys.argv[1:])
@@ -209,6 +211,16 @@ def _on_devices(
         out = Path(read_configuration(kind, config, given_options(options, kind)).out)
         status = unfinished_status(ending) if holds_run(out) else status
     raise typer.Exit(status)
+
+
+def _one_a_domain(names: list[str], domains: str) -> list[str]:
+    """As many of all devices as there are domains; raises InputError for no number of them."""
+    from mdgraph.decomposition.bricks import domain_count
+
+    count = domain_count(domains)
+    if count < len(names):
+        logger.info("%d of %d devices are used, one for each domain.", count, len(names))
+    return names[:count]
 
 
 def _with_lengths(

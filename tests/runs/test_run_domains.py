@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer
 from prepared import PreparedProcess, prepared_ranks
 from safetensors.numpy import load_file
 
 from mdgraph.engine.restart import restart_step
 from mdgraph.errors import InputError
 from mdgraph.io.formats import read_trajectory
-from mdgraph.runs import md
+from mdgraph.runs import commands, md
 from mdgraph.runs.config import MDConfig, MinimizeConfig
 from mdgraph.runs.folder import RunDirectory
 from mdgraph.runs.md import Interruption, resume, start
@@ -123,6 +124,23 @@ def test_a_command_starts_its_ranks(processes: Any, tmp_path: Path) -> None:
     common = {"steps": 20, "trajectory_interval": 10, "seed": 2, "check": False}
     start(MDConfig(structure=WATER, out=str(tmp_path / "whole"), **common))
     np.testing.assert_allclose(last_positions(out), last_positions(tmp_path / "whole"), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("devices", "domains", "used"),
+    [("all", "2", 2), ("all", "2x1x1", 2), ("all", "8", 4), ("all", None, 4), ("0,1,2", "2", 3)],
+)
+def test_all_devices_are_those_that_domains_need(
+    devices: str, domains: str | None, used: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that somebody names are all started, and then refused if they are not as many."""
+    started: list[str] = []
+    found = [f"cuda:{number}" for number in range(4 if devices == "all" else 3)]
+    monkeypatch.setattr("mdgraph.devices.ranks_of", lambda devices: found)
+    monkeypatch.setattr(commands, "launch", lambda names, words: (started.extend(names), None))
+    with pytest.raises(typer.Exit):
+        commands._on_devices(devices, {"domains": domains}, MDConfig, None)
+    assert started == found[:used]
 
 
 @pytest.mark.slow  # ranks share replicas in test_run_replicas.py, too

@@ -1,6 +1,7 @@
 """eval and relax of streams: bounded, in order, resumable, over devices and ranks; bad input."""
 
 import os
+import queue
 import random
 import signal
 import subprocess
@@ -732,6 +733,62 @@ def test_few_of_many_frames_are_there_at_a_time(slow: str) -> None:
     assert list(waiting) == ["reading", "batching", "a", "b", "writing"]
     assert waiting["reading"] > 0.5
     assert (waiting["writing"] < 0.5) == (slow == "writing")
+
+
+class QuickRank:
+    """Another rank that has each block done at once; see RankLink."""
+
+    name = "rank 1"
+
+    def __init__(self) -> None:
+        self.blocks: queue.Queue[FrameBlock] = queue.Queue()
+        self.done, self.many = 0, threading.Event()
+
+    def send(self, block: FrameBlock) -> None:
+        self.blocks.put(block)
+
+    def receive(self) -> TextBlock:
+        block = self.blocks.get()
+        self.done += 1
+        if self.done == 15:
+            self.many.set()
+        texts = [frame.name.encode() for frame in block.frames]
+        return TextBlock(block.number, block.first, texts, failure=block.failure)
+
+    def end(self, *, failed: bool) -> None:
+        assert not failed
+
+
+class WorkerHere:
+    """Converts in this process; see Worker."""
+
+    def convert(self, conversion: Callable[[Any], Any], frames: Any) -> Any:
+        return conversion(frames)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_slow_device_leaves_blocks_to_quicker_ranks() -> None:
+    """It keeps few itself, however many workers it has, though all are written in order."""
+    rank, written = QuickRank(), []
+    held_up: list[bool] = []
+
+    def evaluate(block: SystemBlock) -> ResultBlock:
+        held_up.append(not rank.many.wait(10.0))
+        return evaluator(lambda number: 0.0)(block)
+
+    pipeline = Pipeline(
+        parse=parse,
+        evaluators={"a": evaluate},
+        text=text,
+        write=lambda block: written.extend(block.texts),
+        links=[rank],
+        workers=[WorkerHere() for _ in range(8)],  # type: ignore[misc]
+    )
+    pipeline.run(BlockReader(Frames(400), 10, 0, pipeline.check).read)
+    assert written == [b"frame %d" % number for number in range(400)]
+    assert not any(held_up)
 
 
 def test_an_error_keeps_its_place() -> None:

@@ -44,6 +44,13 @@ _LINES: Final = 60.0
 _LINKED: Final = 2
 """Blocks that a rank has at a time: one that it evaluates, and the next."""
 
+_PARSED: Final = 3
+"""Blocks of a device that are parsed or being parsed while it evaluates another. With more, a slow
+device holds back the blocks that faster ranks have done, as all are written in order."""
+
+_DONE: Final = 6
+"""Blocks that a rank may have done before the device of this one has done its own."""
+
 
 @dataclass(frozen=True, eq=False)
 class FrameBlock:
@@ -204,7 +211,9 @@ class Pipeline:
         names = ("reading", *(self._workers or ("batching",)), *evaluators, "writing")
         self.clocks = {name: StageClock() for name in names}
         self.shares: dict[str, float] = {}
-        self._limit = 2 * len(evaluators) + (_LINKED + 1) * len(links) + 2 * len(workers) + 2
+        own, helpers = len(evaluators), len(workers)
+        self._ahead = min(own + helpers + 1, _PARSED * own)
+        self._limit = 2 * (own + helpers + 1) + (_LINKED + _DONE) * len(links)
         self._changed = threading.Condition()
         self._raw: deque[FrameBlock] = deque()
         self._order: deque[int] = deque()
@@ -350,10 +359,9 @@ class Pipeline:
         """Parses blocks, and formats results if a worker does that."""
 
         def ready() -> bool:
-            ahead = len(self._evaluators) + len(self._workers)
             return (
                 bool(self._unformatted)
-                or (bool(self._raw) and len(self._order) <= ahead)
+                or (bool(self._raw) and len(self._order) < self._ahead)
                 or self._is_written()
             )
 
