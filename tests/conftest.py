@@ -333,6 +333,7 @@ def configured(tmp_path: Path, tiny_potential: Path, water_file: Path) -> Callab
             "log_interval": 3,
             "checkpoint_interval": 7,
             "seed": 4,
+            "check": False,  # test_verified_commands.py has those that are checked
         }
         if fields.get("ensemble") == "nve":
             del short["friction_per_ps"]

@@ -277,6 +277,7 @@ def all_checks(
     """
     from mdgraph.data.bonding import kind_of
     from mdgraph.models import check_species
+    from mdgraph.validate.bonds import cut
     from mdgraph.validate.crystal_checks import crystal_checks
     from mdgraph.validate.crystals import crystal_compounds, crystal_elements
     from mdgraph.validate.dynamics_checks import dynamics_checks
@@ -288,7 +289,6 @@ def all_checks(
         system_of,
     )
     from mdgraph.validate.held_out import look_alikes_check
-    from mdgraph.validate.liquids import cut
     from mdgraph.validate.molecule_checks import molecule_checks
     from mdgraph.validate.verdicts import Check, Verdict
 

@@ -1,4 +1,7 @@
-"""Bonds and contacts of copies of one structure: which bonds stay, which atoms come too close."""
+"""Bonds and contacts of copies of one structure: which stay, which atoms come too close.
+
+By the same bonds drops, slabs and molecules are cut from a liquid.
+"""
 
 from collections.abc import Iterable
 from typing import Final
@@ -12,7 +15,7 @@ from torch import Tensor
 from mdgraph.data import LabelledFrame
 from mdgraph.data.similarity import short_pairs
 from mdgraph.errors import InputError
-from mdgraph.system import System
+from mdgraph.system import System, make_whole
 
 BOND_FACTOR: Final = 1.25
 """A bond is shorter than this times the sum of both covalent radii."""
@@ -34,6 +37,12 @@ of small molecules are closer."""
 
 REACH: Final = 3.0
 """A; shortest distances are searched within it, and stand for elements that are never closer."""
+
+DROP: Final = 20
+"""Most molecules of a drop."""
+
+_SLAB_HEIGHT: Final = 3
+"""Height of a slab's cell, in cells of the liquid."""
 
 
 class BondGraph:
@@ -152,3 +161,45 @@ def first_atoms(bonds: NDArray[np.bool_]) -> NDArray[np.int64]:
     while not np.array_equal(first, before):
         first, before = np.where(connected, first, len(bonds)).min(1), first
     return first
+
+
+Array = NDArray[np.float64]
+
+
+def cut(liquid: System, shape: str) -> System:
+    """A drop, slab or molecule without velocities; molecules are made whole.
+
+    A drop is the first molecule with the nearest others, a slab lies in a cell three times as high,
+    and a molecule is the first one alone. None of them occurs in the training set of a liquid.
+
+    Args:
+        liquid: of whole molecules, periodic in all directions and neutral.
+        shape: `drop`, `slab` or `molecule`.
+
+    Raises:
+        InputError: the liquid is charged, has an open side or no separate molecules.
+    """
+    if not liquid.pbc.all():
+        raise InputError("The liquid has an open side; give one that is periodic in all three.")
+    if liquid.charge:
+        raise InputError("The liquid is charged, and nothing tells where; give a neutral one.")
+    positions = torch.tensor(liquid.positions)[None]
+    graph = BondGraph(liquid, np.zeros((119, 119)), positions.device)
+    bonds = (graph.distances(positions)[0] < graph.reach).numpy()
+    first = first_atoms(bonds)
+    if not first.any():
+        raise InputError("All atoms of a frame hang together; give a liquid of molecules.")
+    places = make_whole(liquid.positions, liquid.cell, np.argwhere(np.triu(bonds)))
+    places = places - np.floor(places[first] @ np.linalg.inv(liquid.cell)) @ liquid.cell
+    if shape == "slab":
+        high = liquid.cell * [[1], [1], [_SLAB_HEIGHT]]
+        return liquid.replace(positions=places, cell=high, velocities=None)
+    if shape == "molecule":
+        return System(liquid.numbers[first == 0], places[first == 0])
+    apart = places[first] - places[0]
+    places = places - np.round(apart @ np.linalg.inv(liquid.cell)) @ liquid.cell
+    distance = np.linalg.norm(places[first] - places[0], axis=1)
+    molecules, order = np.unique(first), np.unique(first, return_index=True)[1]
+    nearest = molecules[np.argsort(distance[order], kind="stable")[:DROP]]
+    kept = np.isin(first, nearest)
+    return System(liquid.numbers[kept], places[kept])

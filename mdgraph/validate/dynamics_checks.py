@@ -28,7 +28,7 @@ from mdgraph.models import Potential
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 from mdgraph.units import BOLTZMANN
-from mdgraph.validate.bonds import REACH, BondGraph, NeighborGraph, shortest_distances
+from mdgraph.validate.bonds import REACH, BondGraph, NeighborGraph, cut, shortest_distances
 from mdgraph.validate.crystals import (
     CrystalProbe,
     crystal_compounds,
@@ -39,7 +39,6 @@ from mdgraph.validate.crystals import (
     wide,
 )
 from mdgraph.validate.liquid_checks import LiquidRecord, liquid_checks
-from mdgraph.validate.liquids import cut
 from mdgraph.validate.stability import StabilityOptions, StabilityResult, stability
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 

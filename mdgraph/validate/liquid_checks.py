@@ -26,11 +26,13 @@ from mdgraph.engine.observables.frames import FrameReplay
 from mdgraph.errors import InputError
 from mdgraph.system import System
 from mdgraph.units import NUMBERS, SPEED_OF_LIGHT, SYMBOLS
-from mdgraph.validate.liquids import CM2_PER_S, mean_and_error, standard_error
 from mdgraph.validate.molecule_checks import HIGHEST
 from mdgraph.validate.verdicts import Check, Curves, Verdict
 
 Array = NDArray[np.float64]
+
+CM2_PER_S: Final = 1e4
+"""1e-5 cm^2/s in an A^2/fs."""
 
 REACH: Final = 5.0
 LEAST_REACH: Final = 2.5
@@ -80,6 +82,23 @@ _ORIGINS: Final = 10
 """Samples from one origin of a correlation to the next."""
 
 NOTHING: Final = "nothing judges it"
+
+
+def standard_error(values: Array) -> Array:
+    """Standard error of the mean over the first axis; NaN for a single value."""
+    if len(values) < 2:
+        return np.full(values.shape[1:], np.nan)
+    return np.asarray(values.std(0, ddof=1) / np.sqrt(len(values)))
+
+
+def mean_and_error(blocks: Array) -> tuple[Array, Array]:
+    """Mean over (blocks, starts, ...), and the larger of the standard errors of all and of starts.
+
+    The error of a single value is NaN.
+    """
+    mean = blocks.mean((0, 1))
+    every = blocks.reshape(-1, *blocks.shape[2:])
+    return mean, np.fmax(standard_error(every), standard_error(blocks.mean(0)))
 
 
 class LiquidRecord:

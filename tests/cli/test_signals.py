@@ -37,7 +37,7 @@ def options_of(configuration: Any) -> list[str]:
         *(
             f"--{name.replace('_', '-')}={value}"
             for name, value in configuration.model_dump(exclude_unset=True).items()
-            if name != "structure"
+            if name not in ("structure", "check")
         ),
     ]
 

@@ -19,9 +19,8 @@ from mdgraph.errors import SelfCheckError
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.fused import verification
 from mdgraph.fused.agreement import TOLERANCES, Agreement
-from mdgraph.fused.clusters import clusters_in
 from mdgraph.fused.evaluator import FusedTensorNet
-from mdgraph.fused.verification import self_check, verify
+from mdgraph.fused.verification import clusters_in, self_check, verify
 from mdgraph.io.structures import from_ase
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import PRECISIONS

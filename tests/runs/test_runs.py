@@ -442,7 +442,7 @@ def test_a_signal_ends_the_chunk_and_says_how_to_go_on(
     options = [
         f"--{name.replace('_', '-')}={value}"
         for name, value in parted.model_dump(exclude_unset=True).items()
-        if name != "structure"
+        if name not in ("structure", "check")
     ]
     process = PreparedProcess(
         processes,

@@ -7,7 +7,7 @@ from repository import ROOT
 
 from mdgraph.errors import InputError
 from mdgraph.io.structures import from_ase, read_systems
-from mdgraph.validate.liquids import cut
+from mdgraph.validate.bonds import cut
 
 LIQUID = ROOT / "data" / "water27.extxyz"
 

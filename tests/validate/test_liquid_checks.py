@@ -21,15 +21,16 @@ from mdgraph.system import System
 from mdgraph.units import SPEED_OF_LIGHT
 from mdgraph.validate import dynamics_checks as module
 from mdgraph.validate import liquid_checks
+from mdgraph.validate.bonds import DROP, cut
 from mdgraph.validate.dynamics_checks import dynamics_checks
 from mdgraph.validate.liquid_checks import (
     LiquidReference,
     diffusion_check,
     distribution_check,
     liquid_reference,
+    mean_and_error,
     spectrum_check,
 )
-from mdgraph.validate.liquids import DROP, cut, mean_and_error
 from mdgraph.validate.verdicts import Check, Verdict
 
 CPU = torch.device("cpu")
