@@ -1,13 +1,14 @@
 """One system in several domains, each with its own atoms and copies of those around them."""
 
-from mdgraph.decomposition.dividing import (
+from mdgraph.decomposition.evaluator import (
+    DecomposedEvaluator,
     atoms_here,
     divided_parts,
     grid_of,
     in_domains,
+    join_ranks,
     may_be_whole,
 )
-from mdgraph.decomposition.evaluator import DecomposedEvaluator, join_ranks
 
 __all__ = [
     "DecomposedEvaluator",

@@ -234,11 +234,11 @@ def forces_and_virials(pairs: Pairs, gradients: Sequence[Tensor]) -> tuple[Tenso
     """
     gradient = torch.cat(tuple(gradients), dim=1) if len(gradients) > 1 else gradients[0]
     if has_kernels(gradient):
-        from mdgraph.models.kernels import forces as force_kernels
+        from mdgraph.models.kernels import messages as kernels
 
         blocks = [vectors.detach() for vectors in pairs.vectors]
         vectors = torch.cat(blocks, dim=1) if len(blocks) > 1 else blocks[0]
-        return force_kernels.forces_and_virials(gradient, vectors, pairs)
+        return kernels.forces_and_virials(gradient, vectors, pairs)
     difference = gradient - _reverse(gradient, pairs)
     widths = [block.index.shape[1] for block in pairs.blocks]
     forces = gradient.new_zeros(len(gradient), 3)
