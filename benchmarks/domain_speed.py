@@ -67,16 +67,12 @@ BANDWIDTH = 229e9
 LATENCY_MS = 0.0104
 """Of a swap of 4 KB there."""
 
-COPY_MS = 5e-5
-"""What a copied atom costs besides its features' way: 0.26 ms of 4,200 and 0.5 ms of 10,700 copies,
-half of what two domains on one H100 take more than none at 24,000 and 98,304 atoms."""
+COPY_MS = 2.9e-5
+"""What a copied atom costs besides its features' way: half of what two domains in one process take
+more than none at a million atoms, less that at 24,000, over the copies they have more."""
 
-HIDDEN = 0.8
-"""Part of the time on the way during which rows without copies are evaluated; an estimate."""
-
-
-LAUNCHES_MS = 0.1
-"""Of some fifty kernels of 2 us each that gather, exchange and add up."""
+FIXED_MS = 0.22
+"""Of an evaluation on one GPU, however few the atoms: 0.93 ms at 3,000 and 5.87 at 24,000."""
 
 
 def predicted_ms(
@@ -84,24 +80,30 @@ def predicted_ms(
 ) -> tuple[str, float]:
     """Grid, and predicted time of an evaluation on so many GPUs.
 
-    t_n = t_1 p / n + c COPY_MS + (1 - HIDDEN) 2 L (36 F c / BANDWIDTH + LATENCY)
-        + (48 + 32) N / BANDWIDTH + 2 LATENCY + LAUNCHES
+    t_n = FIXED + (t_1 - FIXED) p / n + c COPY_MS + (1 - h) 2 L 36 F c / BANDWIDTH
+        + 80 N / BANDWIDTH + (2 L m + 2) LATENCY
 
-    with c copies a domain, atoms within the range of the lists of its brick, and p - 1 the part
-    of own rows that is padding. The terms of N are positions, with those that lists were built
-    from, to all ranks, and forces, energies and virial to rank 0.
+    with c copies a domain, atoms within the range of the lists of its brick, p - 1 the part of own
+    rows that is padding, h the part of own atoms further from other bricks than that range, which
+    are evaluated while features are on their way, and m the neighbors of a brick. The term of N
+    are positions, with those that lists were built from, to all ranks, and forces, energies and
+    virial to rank 0.
     """
     widths = widths_of(State([system]))
     grid = BrickGrid.chosen(count, widths, cutoff)
     volume = float(np.prod(widths))
     copies = len(system) / volume * grid.copied(widths, cutoff)
-    way = 2 * layers * (1e3 * 36 * channels * copies / BANDWIDTH + LATENCY_MS)
-    shared = 1e3 * 80 * len(system) / BANDWIDTH + 2 * LATENCY_MS
+    cut = [(width / parts, parts) for width, parts in zip(widths, grid.shape, strict=True)]
+    hidden = float(np.prod([max(0.0, 1 - 2 * cutoff / w) for w, parts in cut if parts > 1]))
+    neighbors = sum(min(parts - 1, 2) for parts in grid.shape)
+    way = 2 * layers * 1e3 * 36 * channels * copies / BANDWIDTH
+    shared = 1e3 * 80 * len(system) / BANDWIDTH
+    messages = 2 * layers * neighbors + 2
     rows = [len(system) / count / 3.0 * part for part in (1.0, 2.0)]  # oxygen and hydrogen
     room = SubdomainCapacity.of([*map(int, rows), 0], 2, 1, None)
-    own = one_ms / count * room.owned / sum(rows)
-    fixed = LAUNCHES_MS + shared
-    return str(grid), own + COPY_MS * copies + (1.0 - HIDDEN) * way + fixed
+    own = FIXED_MS + (one_ms - FIXED_MS) / count * room.owned / sum(rows)
+    spent = own + COPY_MS * copies + (1.0 - hidden) * way + shared + messages * LATENCY_MS
+    return str(grid), spent
 
 
 PREDICTIONS = Table(

@@ -44,11 +44,11 @@ _LINES: Final = 60.0
 _LINKED: Final = 2
 """Blocks that a rank has at a time: one that it evaluates, and the next."""
 
-_PARSED: Final = 3
+_PARSED: Final = 5
 """Blocks of a device that are parsed or being parsed while it evaluates another. With more, a slow
 device holds back the blocks that faster ranks have done, as all are written in order."""
 
-_DONE: Final = 6
+_DONE: Final = 8
 """Blocks that a rank may have done before the device of this one has done its own."""
 
 
