@@ -349,10 +349,13 @@ class DecomposedEvaluator(Evaluator):
     def divide_(self, state: State, divides: bool) -> None:
         """Divides the work on a state from here on, or does it whole, on rank 0.
 
-        Lists must be built again before the next evaluation, and graphs captured.
+        Lists must be built again before the next evaluation, and graphs captured. The memory that
+        the other way took is free then.
         """
         self.divides = divides
-        if not divides:
+        if divides:
+            self.whole.release_(state)
+        else:
             self.replace_(state)
 
     def replace_(self, state: State) -> None:

@@ -4,6 +4,7 @@ Atoms move in these runs, so that lists are built as often as in the real run; t
 restored. Neither choice changes a bit of what the fused form computes.
 """
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -207,6 +208,7 @@ def choose_division(dynamics: StepDynamics, timer: Timer, divide_: Callable[[boo
             item.rebuild_(dynamics.state.positions, dynamics.state.cell)
 
     seconds: dict[bool, float] = {}
+    fits = True
     try:
         for divides in (False, True):
             select(divides)
@@ -217,7 +219,10 @@ def choose_division(dynamics: StepDynamics, timer: Timer, divide_: Callable[[boo
     except torch.OutOfMemoryError:
         if divides:
             raise
+        fits = False  # the error holds what was begun until this block ends
+    if not fits:
         select(True)
+        gc.collect()
         return
     choice = preferred(seconds)
     if not choice:

@@ -215,6 +215,13 @@ class FusedTensorNet(Evaluator):
         atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
         return self.potential.constant_energies(atoms)
 
+    def release_(self, state: State) -> None:
+        """Frees what evaluations of a state keep; the next one allocates it again."""
+        network: object = self._network
+        for user in list(state.workspaces):
+            if user is self or user is network:
+                del state.workspaces[user]
+
     def replace_(self, state: State) -> None:
         """See WorkspaceOwner."""
         state.workspaces[self].constant.copy_(self.constant_energies(state))

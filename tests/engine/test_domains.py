@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -275,11 +276,32 @@ def test_a_system_is_whole_where_that_is_faster(caplog: pytest.LogCaptureFixture
         assert f"A step takes {1e3 * whole / 8:g} ms on one GPU" in caplog.text
         for one in (simulation, apart):
             one.run(4)
+        assert (part.whole in simulation.state.workspaces) != part.divides
         forces = simulation.state.forces, apart.state.forces
         torch.testing.assert_close(*forces, rtol=0.0, atol=1e-5)
 
     choose(1.0, 2.0)
     choose(4.0, 2.0)
+
+
+def test_a_try_that_does_not_fit_into_one_leaves_no_memory_there() -> None:
+    simulation = Simulation(
+        narrow(), "copper-pbe", VelocityVerlet(0.5), device="cpu", domains="2x1x1", check=None
+    )
+    (part,) = divided_parts(simulation.calculation.evaluator)
+    forces, left = simulation.state.forces.clone(), []
+
+    def timer(work: Callable[[], None]) -> float:
+        work()
+        held = [simulation.state.workspaces[user] for user in (part.whole, part.whole._network)]
+        left.extend(map(weakref.ref, held))
+        raise torch.OutOfMemoryError
+
+    choose_division(simulation, timer, simulation._divide_)
+    assert part.divides
+    assert [reference() for reference in left] == [None, None]
+    simulation.evaluate_again()
+    torch.testing.assert_close(simulation.state.forces, forces, rtol=0.0, atol=1e-12)
 
 
 def test_a_number_of_domains_may_be_left_and_a_grid_not() -> None:
