@@ -356,6 +356,16 @@ def test_replicas_of_a_ladder_have_its_temperatures(
         assert one.temperature == pytest.approx(kelvin)
 
 
+def test_a_histogram_of_biased_samples_says_so(profile: Command, tmp_path: Path) -> None:
+    run = umbrellas(tmp_path / "run", 3, rows=400)
+    _, numbers, done = profile(run, "--method", "histogram", "--along", "phi")
+    assert "A histogram leaves the biases of the runs in the samples" in done.err
+    assert done.out.startswith("-kT ln p of biased samples along phi")
+    assert any("leave --method out" in sentence for sentence in numbers["warnings"])
+    *_, done = profile(unbiased(tmp_path / "free"), "--along", "phi")
+    assert "leaves the biases" not in done.err
+
+
 def test_windows_may_lie_below_a_folder_with_the_name_of_a_replica(tmp_path: Path) -> None:
     runs = read_biased_runs([umbrellas(tmp_path / "replica-1" / "run", 3, rows=20)], None).runs
     centres = [-math.pi, -math.pi / 3.0, math.pi / 3.0]

@@ -215,7 +215,7 @@ def free_energy(
         energy_unit=options.unit,
         samples=result.samples,
         times=result.times,
-        title=_TITLES[result.method],
+        title=_title(result, runs),
         subtitle=_subtitle(result, runs),
         windows=result.method == "mbar",
     )
@@ -224,7 +224,9 @@ def free_energy(
         text = json.dumps(finite_or_null(about), indent=1) + "\n"
         (folder / NUMBERS).write_text(text, encoding="utf-8")
         profile_figure(picture).savefig(folder / PICTURE)
-    return _sentences(result, wells, barriers, units, options.unit, factor, out)
+    return _sentences(
+        _title(result, runs), result, wells, barriers, units, options.unit, factor, out
+    )
 
 
 def _factor(options: FreeEnergyOptions, kt: float) -> float:
@@ -484,7 +486,19 @@ def _histogram(
     """-kT ln p of unbiased runs."""
     if not runs.runs:
         raise InputError("HILLS alone have no samples; give the COLVAR too.")
-    return _weighted(runs, along, options, biased=False)
+    result = _weighted(runs, along, options, biased=False)
+    if _are_biased(runs):
+        result.warnings.insert(
+            0,
+            "A histogram leaves the biases of the runs in the samples, so this is no free energy "
+            "of the system without them; leave --method out.",
+        )
+    return result
+
+
+def _are_biased(runs: BiasedRuns) -> bool:
+    """Whether a bias acted on any samples."""
+    return any(run.fixed_columns or run.metadynamics is not None for run in runs.runs)
 
 
 def _reweighted(
@@ -765,6 +779,12 @@ _TITLES: Final = {
 }
 
 
+def _title(result: ProfileResult, runs: BiasedRuns) -> str:
+    if result.method == "histogram" and _are_biased(runs):
+        return "-kT ln p of biased samples"
+    return _TITLES[result.method]
+
+
 def _subtitle(result: ProfileResult, runs: BiasedRuns) -> str:
     parts = [f"{runs.temperature:g} K"]
     if result.windows is not None:
@@ -857,6 +877,7 @@ def _apart(result: ProfileResult, factor: float) -> float:
 
 
 def _sentences(
+    title: str,
     result: ProfileResult,
     wells: Sequence[Well],
     barriers: Sequence[Barrier],
@@ -874,7 +895,7 @@ def _sentences(
         )
         return ", ".join(texts)
 
-    lines = [f"{_TITLES[result.method]} along {', '.join(names)}; {out / PICTURE}"]
+    lines = [f"{title} along {', '.join(names)}; {out / PICTURE}"]
     for number, well in enumerate(wells[:_MOST_LINES]):
         text = f"Well {number + 1} at {where(well.place)}: {100.0 * well.share:.3g} %"
         if len(wells) == 1 and result.profile.within_errors:
