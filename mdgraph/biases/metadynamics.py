@@ -362,6 +362,11 @@ class Metadynamics(Bias):
         for number, (name, period) in enumerate(zip(self.names, about.periods, strict=True)):
             low, high = (None if one is None else float(one[number]) for one in given)
             title = printable(name, 100)
+            if period and float(sigma[number]) > 0.5 * period:
+                raise InputError(
+                    f"The sigma of the {self.title} is {float(sigma[number]):g} rad along {title}, "
+                    "more than half a turn; angles are in rad, or written as 15deg."
+                )
             if period:
                 low = -0.5 * period if low is None else low
                 high = low + period if high is None else high

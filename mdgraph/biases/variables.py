@@ -118,8 +118,16 @@ class PointVariable(CollectiveVariable):
     groups: Sequence[Group]
 
     def atom_groups(self) -> list[Any]:
-        """See CollectiveVariable."""
-        return _several(self.groups, self.points, self.kind)
+        """See CollectiveVariable; raises InputError for a point that is there twice."""
+        groups = _several(self.groups, self.points, self.kind)
+        texts = [str(group) for group in groups]
+        twice = [text for text in dict.fromkeys(texts) if texts.count(text) > 1]
+        if twice:
+            raise InputError(
+                f"A {self.kind} names {printable(twice[0], 100)} twice; give {self.points} "
+                "different points."
+            )
+        return groups
 
 
 @dataclass(frozen=True, eq=False)

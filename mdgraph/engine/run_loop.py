@@ -128,9 +128,10 @@ def failure(calculation: Calculation, step: int, maximum_temperature: float) -> 
         )
     if step == 0:
         return SimulationError(f"{what} at the start; check the structure.", step, atoms)
+    weaker = "" if biases is None or not biases.bound else "weaken the biases, "
     return SimulationError(
         f"{what} at step {step}; the state before it is kept. Take a shorter time step, "
-        "minimise the start, or check that the potential knows such structures.",
+        f"{weaker}minimise the start, or check that the potential knows such structures.",
         step,
         atoms,
     )

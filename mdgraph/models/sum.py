@@ -137,7 +137,8 @@ class SumPotential(PotentialModule):
 
         Raises:
             UnknownSpeciesError: no element is known to all.
-            InputError: a weight of two numbers without `ramp_steps`, or that is no number.
+            InputError: a weight of two numbers without `ramp_steps`, or that is no number; all
+                weights are 0.
         """
         hashes, ends = list(sha256), list[float]()
         configs: list[SumTerm] = []
@@ -161,6 +162,11 @@ class SumPotential(PotentialModule):
                 configs.append(SumTerm(weight=weight, potential=potential.config, sha256=digest))
                 parts.append(potential)
                 ends.append(last)
+        if not any(ends) and not any(term.weight for term in configs):
+            raise InputError(
+                "All weights of the sum are 0, so no force acts on any atom; give a term a weight "
+                "that is not 0."
+            )
         species = set.intersection(*(set(part.species) for part in parts))
         if not species:
             raise UnknownSpeciesError(

@@ -86,9 +86,20 @@ def _term(text: str) -> tuple[PotentialModule | None, Weight, str]:
     words = [word for word, entry in ARCHITECTURES.items() if entry.parse is not None]
     if match is None or match["word"] not in words:
         word = text if match is None else match["word"]
+        if word == "potential":
+            raise InputError(
+                f"The term '{printable(text, 100)}' names no potential; write it as in "
+                "potential:water-pbe0."
+            )
+        if word == "self":
+            raise InputError(
+                f"The term self takes a weight alone, and this is '{printable(text, 100)}'; write "
+                "it as in 0.5*self."
+            )
         words += ["potential", "self"]
         near = similar_names(str(word), words)
-        advice = f"did you mean {near[0]}?" if near else f"choose among {name_some(words, 20)}."
+        names = f"{name_some(words, 20)}, and write another potential as potential:NAME."
+        advice = f"did you mean {near[0]}?" if near else f"choose among {names}"
         raise InputError(f"There is no term '{printable(text, 100)}'; {advice}")
     architecture = ARCHITECTURES[match["word"]]
     assert architecture.parse is not None
@@ -133,8 +144,8 @@ def with_terms(
         ramp_steps: over which weights such as 0:1 change along a run of a Simulation.
 
     Raises:
-        InputError: a text that is no term, a term that does not suit the potential, or a weight
-            that changes without `ramp_steps`.
+        InputError: a text that is no term, a term that does not suit the potential, a weight
+            that changes without `ramp_steps`, or weights that are all 0.
     """
     texts = term_texts(terms)
     if not texts:
@@ -164,6 +175,11 @@ def with_terms(
                 logger.warning("%s. It is added all the same.", reason)
         whole.append((part, weight))
     config = potential.config
+    if parts and weights == [0.0]:
+        logger.warning(
+            "%s has the weight 0 and does not act; the other terms act alone.",
+            printable(config.name or "The potential", 100),
+        )
     levels = [part.config.level_of_theory or part.stated_dispersion for part, _ in parts]
     learned = 0 if potential.has_latent else None
     if isinstance(potential, SumPotential):

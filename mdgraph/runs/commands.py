@@ -709,8 +709,9 @@ def example(
 ) -> None:
     """Write structures and files of options to try mdgraph with."""
     if name is None:
+        width = max(map(len, EXAMPLES)) + 2
         for known, content in EXAMPLES.items():
-            typer.echo(f"{known + ':':<10}{content.summary}")
+            typer.echo(f"{known + ':':<{width}}{content.summary}")
         typer.echo("Write the files of one with: mdgraph example NAME")
         return
     folder = Path(name) if out is None else out

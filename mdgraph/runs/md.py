@@ -73,6 +73,7 @@ from mdgraph.runs.summary import (
     say_pressure,
     say_resonance,
     say_switching,
+    say_without_forces,
     switching,
 )
 from mdgraph.runs.uncertainty import UncertaintyReporter
@@ -453,6 +454,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
     with directory.new_run(run.folder.path, fill):
         logger.info("Degrees of freedom: %s.", simulation.degrees_text)
         say_isolated(simulation)
+        say_without_forces(simulation, source)
         say_switching(source)
         say_cooling(resolved_configuration, own, simulation)
         say_pressure(resolved_configuration, simulation)

@@ -37,6 +37,7 @@ class Source:
         sha256: of the file, or of all files in the folder.
         folder: may hold a start structure and metrics beside the weights; None without one.
         inner: the small potential of a run with two time steps, or None.
+        own_terms: how many terms of a sum the potential has by itself, before those added to it.
     """
 
     potential: PotentialModule
@@ -44,6 +45,7 @@ class Source:
     sha256: str
     folder: Path | None
     inner: "Source | None" = None
+    own_terms: int = 1
 
     @property
     def name(self) -> str:
@@ -123,7 +125,8 @@ def read_potential(configuration: Configuration) -> Source:
     if isinstance(configuration, MDConfig):
         steps = configuration.ramp_steps or max(configuration.total_steps, 1)
     whole = with_terms(potential, terms, force=configuration.force, ramp_steps=steps)
-    return replace(source, potential=whole)
+    own = len(potential.parts) if isinstance(potential, SumPotential) else 1
+    return replace(source, potential=whole, own_terms=own)
 
 
 def _loaded(potential: str, layout: Layout = "auto") -> Source:

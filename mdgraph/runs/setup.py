@@ -28,9 +28,9 @@ from mdgraph.ensembles import ENSEMBLES, cell_dof_and_axes
 from mdgraph.errors import FileError, InputError, prefix_errors, printable
 from mdgraph.io.formats import read_trajectory
 from mdgraph.io.structures import read_system, read_systems, split_frame
-from mdgraph.models import check_species
+from mdgraph.models import SumPotential, check_species
 from mdgraph.models.terms import potential_of
-from mdgraph.runs.biased.config import BiasConfig, MetadynamicsConfig, definitions
+from mdgraph.runs.biased.config import BiasConfig, MetadynamicsConfig, definitions, large_angles
 from mdgraph.runs.config import Descent, MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.config_fields import ends, joined, replicas_text
 from mdgraph.runs.folder import (
@@ -253,6 +253,16 @@ def _check_species(configuration: RunConfig, source: Source, system: System) -> 
     species, numbers = source.potential.species, system.numbers.tolist()
     if species is None or set(numbers) <= set(species):
         return
+    whole = source.potential
+    if isinstance(whole, SumPotential):
+        parts = [
+            (name, part.species) for name, part in zip(whole.term_names(), whole.parts, strict=True)
+        ]
+        own = source.own_terms
+        if all(set(numbers) <= set(known) for _, known in parts[:own]):
+            advice = "leave it out, or add one that knows them"
+            for name, known in parts[own:]:
+                check_species(known, numbers, f"The added term {printable(name, 200)}", advice)
     symbols = {SYMBOLS[number] for number in numbers}
     others = [name for name in shipped_potentials() if symbols <= {*describe(name)["species"]}]
     advice = "choose another potential or change the structure"
@@ -445,7 +455,10 @@ def prepared_simulation(
     )
     biases = simulation.calculation.biases
     if record is None and biases is not None:
-        for sentence in biases.far_springs():
+        sentences = biases.far_springs()
+        if isinstance(configuration, MDConfig):
+            sentences += large_angles(configuration.variables, configuration.biases)
+        for sentence in sentences:
             logger.warning("%s", sentence)
     return simulation
 

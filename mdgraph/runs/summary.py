@@ -201,6 +201,16 @@ def say_isolated(simulation: Simulation) -> None:
         )
 
 
+def say_without_forces(simulation: Simulation, source: Source) -> None:
+    """Warns where the terms of a sum leave no force on any atom; reads the device."""
+    whole = source.potential
+    rests = isinstance(whole, SumPotential) and whole.ramps is None
+    if rests and not bool(simulation.state.forces.any()):
+        logger.warning(
+            "The sum of the terms leaves no force on any atom at the start; check their weights"
+        )
+
+
 def switching(source: Source) -> dict[str, Any] | None:
     """What run.json says of weights that change; None where all rest."""
     whole = source.potential

@@ -500,6 +500,10 @@ WRONG = {
         [Metadynamics(["x", "y"], points=100000, **ON_X)],
         "at most 20,000,000",
     ),
+    "hills of degrees": (
+        [Metadynamics("t", sigma=15.0, height=0.1, every=1)],
+        "is 15 rad along t, more than half a turn; angles are in rad, or written as 15deg",
+    ),
     "rows for others": ([HarmonicBias("x", centre=[0.0, 1.0, 2.0])], "give 1 finite number"),
     "walls without end": ([WallBias("t", upper=1.0)], "periodic"),
     "a slope without end": ([LinearBias("t", slope=1.0)], "periodic"),

@@ -239,6 +239,8 @@ def test_what_no_structure_has_is_refused_in_a_sentence(case: str) -> None:
     [
         lambda: Distance([0]),
         lambda: Distance("0-1"),
+        lambda: Distance(["0-2", "0-2"]),
+        lambda: Dihedral([0, 1, 2, np.int64(2)]),
         lambda: Position(0, "w"),
         lambda: Position(0, [0.0, 0.0, 0.0]),
         lambda: Distance([0, []]),

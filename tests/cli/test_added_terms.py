@@ -189,6 +189,29 @@ def test_weights_that_cannot_change_are_refused(
     assert sorted(folder.iterdir()) == before
 
 
+def test_weights_that_leave_no_force_are_told(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = sorted(folder.iterdir())
+    for words in (["--add", "0*self"], ["--add", "0*self", "--add", "0*zbl@2"]):
+        assert "All weights of the sum are 0" in run("md", "start.extxyz", *BASE, *words)
+    assert sorted(folder.iterdir()) == before
+    common = ["md", "start.extxyz", *BASE, "--steps", "0", "--no-check"]
+    run(*common, "--add", "-1*potential:base.safetensors", "--out", "none")
+    assert "leaves no force on any atom" in caplog.text
+    caplog.clear()
+    run(*common, "--add", "0*self", "--add", "zbl@2", "--out", "alone")
+    assert "base has the weight 0 and does not act" in caplog.text
+    assert "leaves no force on any atom" not in caplog.text
+
+
+def test_an_added_potential_that_lacks_elements_is_named(folder: Path) -> None:
+    save(network(**TENSORNET | {"species": (1,)}), folder / "other.safetensors")
+    text = run("md", "start.extxyz", *BASE, "--add", "potential:other.safetensors")
+    assert "The added term" in text
+    assert "it was made for H, so leave it out, or add one that knows them." in text
+
+
 def test_a_blank_behind_a_path_is_no_part_of_it(folder: Path) -> None:
     text = "0.5*potential:base.safetensors "
     config = MDConfig(potential="base.safetensors", terms=[text], structure=["start.extxyz"])

@@ -176,6 +176,9 @@ def test_each_term_describes_itself() -> None:
     [
         ("ljj:Ar=1/2@8", "There is no term 'ljj:Ar=1/2@8'; did you mean lj?"),
         ("tensornet", "There is no term 'tensornet'; choose among"),
+        ("water-pbe0", "and write another potential as potential:NAME."),
+        ("2*potential:", "names no potential; write it as in potential:water-pbe0."),
+        ("self@3", "The term self takes a weight alone, and this is 'self@3'"),
         ("", "There is no term ''"),
         ("lj:Ar=1/2", "The term lj needs a cutoff in A; write it as in lj:Ar=0.0104/3.4@10."),
         ("lj:Ar=1/2@x", "the cutoff is 'x'; give a number."),

@@ -21,6 +21,7 @@ from mdgraph.errors import FileError, InputError
 from mdgraph.io.log import read_log
 from mdgraph.io.plumed import read_plumed
 from mdgraph.runs.analyse.biased_runs import read_biased_runs
+from mdgraph.runs.biased.config import large_angles
 from mdgraph.runs.config import MDConfig
 from mdgraph.runs.config_files import read_configuration
 from mdgraph.runs.folder import RunDirectory
@@ -380,6 +381,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a kind": ({"variables": {"a": {"kind": "dihedrel", "atoms": [0]}}}, "did you mean dihedral"),
     "no kind": ({"variables": {"a": {"atoms": [0, 1]}}}, "needs a kind"),
     "too few atoms": ({"variables": {"a": {"kind": "angle", "atoms": [0, 1]}}}, "a: it is of 3"),
+    "an atom twice": (
+        {"variables": {"a": {"kind": "dihedral", "atoms": [0, 1, 2, 2]}}},
+        "a: A dihedral names 2 twice; give 4 different points",
+    ),
     "an unknown key": (
         {"variables": {"a": {"kind": "distance", "atoms": [0, 1], "r0": 1}}},
         "a: unknown key r0; choose",
@@ -391,6 +396,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a number": (
         {"biases": [{"kind": "linear", "variables": "a", "slope_eV": "much"}]},
         "0.slope_eV.0 is much",
+    ),
+    "a stiffness below zero": (
+        {"biases": [{"kind": "harmonic", "variables": "a", "centre": 1, "stiffness_eV": -1}]},
+        r"0\.stiffness_eV\.0 is -1; it should be",
     ),
     "no width": ({"biases": [BIASES[0] | {"sigma": 0.0}]}, "sigma of the bias hills is 0"),
     "a missing key": ({"biases": [{"kind": "harmonic", "variables": "r"}]}, "0.centre is missing"),
@@ -433,6 +442,28 @@ def test_what_a_structure_does_not_have_stops_before_a_folder_is_there(make: Mak
     assert not Path(make().out).exists()
     with pytest.raises(ValidationError, match="exchange is between replicas that know"):
         make(replicas=2, temperatures_K="300:400", exchange=10)
+
+
+def test_degrees_without_their_word_are_told(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    rests = {"kind": "harmonic", "variables": "phi", "centre": 60, "stiffness_eV": 0.01}
+    moves = {
+        "kind": "moving",
+        "variables": "phi",
+        "waypoints": [
+            {"step": step, "centre": centre, "stiffness_eV": 0.01}
+            for step, centre in ((0, "0deg"), (10, "720deg"))
+        ],
+    }
+    for bias, words in (
+        (rests, ["60 rad, which is 9.5 turns; degrees are written as 60deg"]),
+        (rests | {"centre": "360deg"}, []),
+        (moves, []),
+    ):
+        told = large_angles(make().variables, make(biases=[bias]).biases)
+        assert len(told) == len(words)
+        assert all(one in sentence for one, sentence in zip(words, told, strict=True))
+    start(make(biases=[rests], steps=0))
+    assert "degrees are written as 60deg" in caplog.text
 
 
 def test_angles_may_be_written_with_pi_or_in_degrees(make: Make) -> None:

@@ -553,6 +553,32 @@ def definitions(
     return made, [bias.definition() for bias in biases or ()]
 
 
+def large_angles(
+    variables: Mapping[str, VariableConfig] | None, biases: Sequence[BiasConfig] | None
+) -> list[str]:
+    """A sentence for each bias of angles whose places look like degrees without their word."""
+    angles = {
+        name
+        for name, variable in (variables or {}).items()
+        if isinstance(variable, AngleConfig | DihedralConfig)
+    }
+    sentences = []
+    for bias in biases or ():
+        places = [getattr(bias, key, None) for key in ("centre", "lower", "upper")]
+        turns = 1.0
+        if isinstance(bias, MovingConfig):  # which may wind up a torsion several times
+            places, turns = [one.centre for one in bias.waypoints], 4.0
+        rows = [row if isinstance(row, list) else [row] for place in places for row in place or ()]
+        largest = max((float(value) for row in rows for value in row), key=abs, default=0.0)
+        if set(bias.variables) <= angles and abs(largest) > 1.001 * turns * 2.0 * math.pi:
+            sentences.append(
+                f"The bias {printable(bias.name or str(getattr(bias, 'kind', '')), 100)} has a "
+                f"place of {largest:g} rad, which is {abs(largest) / (2.0 * math.pi):.1f} turns; "
+                f"degrees are written as {largest:g}deg."
+            )
+    return sentences
+
+
 def are_windows(biases: Sequence[BiasConfig] | None, replicas: int) -> bool:
     """Whether harmonic biases are another umbrella for each of several replicas.
 
