@@ -34,7 +34,7 @@ WANTED = {
     "3bpa-wb97x": (3.0, 11.2),
     "acac-pbe": (0.6, 4.3),
     "aspirin-pbe": (1.75, 5.9),
-    "copper-pbe": (0.6, 8.0),
+    "copper-pbe": (0.46, 8.0),
     "ethanol-pbe": (0.23, 1.5),
     "silicon-pbe": (2.0, 60.0),
     "water-pbe0-small": (0.2, 20.0),
