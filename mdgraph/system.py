@@ -404,8 +404,8 @@ def concatenated(systems: Sequence[System], dtype: "torch.dtype") -> "dict[str, 
     """
     import torch  # here, as processes that only read and write structures do without
 
-    def parts(name: str, kind: torch.dtype) -> list[torch.Tensor]:
-        return [torch.tensor(getattr(system, name), dtype=kind) for system in systems]
+    def joined(arrays: Sequence[Any], kind: torch.dtype) -> torch.Tensor:
+        return torch.tensor(np.concatenate(arrays), dtype=kind)
 
     velocities = [
         np.zeros((len(one), 3)) if one.velocities is None else one.velocities for one in systems
@@ -413,15 +413,15 @@ def concatenated(systems: Sequence[System], dtype: "torch.dtype") -> "dict[str, 
     charges = [total_charge(system) for system in systems]
     fixed = [np.zeros(len(one), dtype=bool) if one.fixed is None else one.fixed for one in systems]
     given = {
-        "numbers": torch.cat(parts("numbers", torch.int64)),
-        "masses": torch.cat(parts("masses", dtype)),
-        "positions": torch.cat(parts("positions", dtype)),
-        "velocities": torch.tensor(np.concatenate(velocities), dtype=dtype),
-        "cell": torch.stack(parts("cell", dtype)),
-        "pbc": torch.stack(parts("pbc", torch.bool)),
+        "numbers": joined([one.numbers for one in systems], torch.int64),
+        "masses": joined([one.masses for one in systems], dtype),
+        "positions": joined([one.positions for one in systems], dtype),
+        "velocities": joined(velocities, dtype),
+        "cell": torch.tensor(np.stack([one.cell for one in systems]), dtype=dtype),
+        "pbc": torch.tensor(np.stack([one.pbc for one in systems])),
         "charge": torch.tensor(charges, dtype=dtype),
-        "atom": torch.cat([torch.arange(len(system)) for system in systems]),
-        "fixed": torch.from_numpy(np.concatenate(fixed)),
+        "atom": joined([np.arange(len(one)) for one in systems], torch.int64),
+        "fixed": joined(fixed, torch.bool),
     }
     if dtype != torch.float64:
         positions, cells = [one.positions for one in systems], [one.cell for one in systems]

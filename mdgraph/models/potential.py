@@ -345,11 +345,9 @@ def check_species(
         name: of the potential, at the beginning of the sentence.
         advice: at its end.
     """
-    if potential_species is None:
+    if potential_species is None or {*numbers} <= {*potential_species}:
         return
     unknown = [atom for atom, number in enumerate(numbers) if number not in potential_species]
-    if not unknown:
-        return
     elements = sorted({numbers[atom] for atom in unknown})
     accepted = [SYMBOLS[number] for number in sorted(potential_species)]
     raise UnknownSpeciesError(
