@@ -108,7 +108,7 @@ class FreeFlight(Evaluator):
 def run_script(main: Callable[[], int | None]) -> NoReturn:
     """Runs a script and exits with what it returns, or with 2 after an error raised on purpose.
 
-    A signal, such as that of `timeout`, ends it once the GPU is done with its work: it would else
+    A signal, such as that of `timeout`, ends it once the GPU is done with its work: it could else
     end all that share the GPU with it, see `finish_gpu_work`.
     """
     with signals_caught():

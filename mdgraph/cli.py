@@ -67,7 +67,7 @@ def _end_without_traceback() -> None:
 
 
 def _finish_gpu_work() -> None:
-    """Leaves nothing in flight, which would end other processes that share the GPU."""
+    """Leaves nothing in flight, which could end other processes that share the GPU."""
     if "torch" in sys.modules:
         from mdgraph.devices import finish_gpu_work
 
@@ -112,7 +112,7 @@ def _neighbor() -> str:
     if "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
         return ""
     return (
-        " It may be another process's doing: one that is killed while the GPU works for it ends "
+        " It may be another process's doing: one that is killed while the GPU works for it can end "
         "all others of the same Multi-Process Service."
     )
 

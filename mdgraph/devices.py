@@ -64,9 +64,9 @@ def check_fork(said: BaseException | None = None) -> None:
 def finish_gpu_work(patience: float = 3.0) -> bool:
     """Waits until the current GPU has done what this process gave it; does nothing without one.
 
-    Under NVIDIA's Multi-Process Service a process that ends with kernels in flight ends all others
-    of that service, with an illegal memory access. Work that hangs is not waited for any longer
-    than `patience`, s. Returns whether all is done.
+    Under NVIDIA's Multi-Process Service a process that ends with kernels in flight can end all
+    others of that service, with an illegal memory access. Work that hangs is not waited for any
+    longer than `patience`, s. Returns whether all is done.
     """
     if not torch.cuda.is_initialized():
         return True
