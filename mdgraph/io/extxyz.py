@@ -278,9 +278,10 @@ class ExtendedXYZReader(TrajectoryReader):
             with disk_failures(self.path, "read"):
                 yield
         except (KeyError, ValueError) as error:
+            reason = f"it has no {error.args[0]}" if isinstance(error, KeyError) else error
             raise FileError(
                 f"Frame {index} of {self.path} is damaged or was not written by mdgraph "
-                f"({error}); copy the file again, or give it as a structure."
+                f"({reason}); copy the file again, or give it as a structure."
             ) from error
 
     def close(self) -> None:

@@ -66,6 +66,7 @@ from mdgraph.runs.setup import (
 )
 from mdgraph.runs.summary import (
     draw_picture,
+    say_all_fixed,
     say_cooling,
     say_differences,
     say_isolated,
@@ -453,6 +454,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
 
     with directory.new_run(run.folder.path, fill):
         logger.info("Degrees of freedom: %s.", simulation.degrees_text)
+        say_all_fixed(simulation)
         say_isolated(simulation)
         say_without_forces(simulation, source)
         say_switching(source)

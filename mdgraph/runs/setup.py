@@ -30,7 +30,13 @@ from mdgraph.io.formats import read_trajectory
 from mdgraph.io.structures import read_system, read_systems, split_frame
 from mdgraph.models import SumPotential, check_species
 from mdgraph.models.terms import potential_of
-from mdgraph.runs.biased.config import BiasConfig, MetadynamicsConfig, definitions, large_angles
+from mdgraph.runs.biased.config import (
+    BiasConfig,
+    MetadynamicsConfig,
+    definitions,
+    large_angles,
+    late_hills,
+)
 from mdgraph.runs.config import Descent, MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.config_fields import ends, joined, replicas_text
 from mdgraph.runs.folder import (
@@ -458,6 +464,7 @@ def prepared_simulation(
         sentences = biases.far_springs()
         if isinstance(configuration, MDConfig):
             sentences += large_angles(configuration.variables, configuration.biases)
+            sentences += late_hills(configuration.biases, configuration.total_steps)
         for sentence in sentences:
             logger.warning("%s", sentence)
     return simulation

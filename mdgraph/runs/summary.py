@@ -201,6 +201,12 @@ def say_isolated(simulation: Simulation) -> None:
         )
 
 
+def say_all_fixed(simulation: Simulation) -> None:
+    """Warns where every atom is fixed, so that a run moves none; reads the device."""
+    if bool(simulation.state.fixed.all()):
+        logger.warning("All atoms are fixed, so nothing moves; fix fewer by --fix")
+
+
 def say_without_forces(simulation: Simulation, source: Source) -> None:
     """Warns where the terms of a sum leave no force on any atom; reads the device."""
     whole = source.potential

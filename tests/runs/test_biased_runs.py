@@ -170,6 +170,18 @@ def test_files_of_another_run_are_refused_and_left_alone(make: Make, name: str) 
     shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize("name", ["COLVAR", "HILLS"])
+def test_columns_of_another_run_are_refused_and_left_alone(make: Make, name: str) -> None:
+    start(make(steps=4))
+    folder = Path(make().out)
+    text = (folder / name).read_text()
+    (folder / name).write_text(text.replace(" r ", " other ", 1))
+    before = texts(folder)
+    with pytest.raises(FileError, match=r"has the columns time.*other.*and this run writes time"):
+        resume(folder, {"steps": 20})
+    assert texts(folder) == before
+
+
 def test_replicas_are_windows_or_walkers(make: Make) -> None:
     windows = {"kind": "harmonic", "variables": "r", "centre": [3.0, 3.5], "stiffness_eV": 1.0}
     walkers = BIASES[0] | {"shared": True}
@@ -444,7 +456,7 @@ def test_what_a_structure_does_not_have_stops_before_a_folder_is_there(make: Mak
         make(replicas=2, temperatures_K="300:400", exchange=10)
 
 
-def test_degrees_without_their_word_are_told(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_likely_a_mistake_is_told(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     rests = {"kind": "harmonic", "variables": "phi", "centre": 60, "stiffness_eV": 0.01}
     moves = {
         "kind": "moving",
@@ -462,8 +474,11 @@ def test_degrees_without_their_word_are_told(make: Make, caplog: pytest.LogCaptu
         told = large_angles(make().variables, make(biases=[bias]).biases)
         assert len(told) == len(words)
         assert all(one in sentence for one, sentence in zip(words, told, strict=True))
-    start(make(biases=[rests], steps=0))
+    late = BIASES[0] | {"every": 2000}
+    start(make(biases=[rests, late], steps=1, fix="all"))
     assert "degrees are written as 60deg" in caplog.text
+    assert "adds a hill every 2,000 steps, and the run has 1, so it adds none" in caplog.text
+    assert "All atoms are fixed, so nothing moves" in caplog.text
 
 
 def test_angles_may_be_written_with_pi_or_in_degrees(make: Make) -> None:

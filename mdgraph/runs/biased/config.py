@@ -579,6 +579,16 @@ def large_angles(
     return sentences
 
 
+def late_hills(biases: Sequence[BiasConfig] | None, steps: int) -> list[str]:
+    """A sentence for each metadynamics whose first hill comes after the steps of a run."""
+    return [
+        f"The bias {printable(bias.name or bias.kind, 100)} adds a hill every {bias.every:,} "
+        f"steps, and the run has {steps:,}, so it adds none."
+        for bias in biases or ()
+        if isinstance(bias, MetadynamicsConfig) and 0 < steps < bias.every
+    ]
+
+
 def are_windows(biases: Sequence[BiasConfig] | None, replicas: int) -> bool:
     """Whether harmonic biases are another umbrella for each of several replicas.
 

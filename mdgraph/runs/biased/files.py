@@ -14,7 +14,7 @@ from mdgraph.biases.applied import AppliedBiases
 from mdgraph.biases.metadynamics import BoundMetadynamics
 from mdgraph.engine import Simulation
 from mdgraph.engine.reporting import HostSnapshot
-from mdgraph.errors import FileError
+from mdgraph.errors import FileError, name_some
 from mdgraph.io.files import check_steps
 from mdgraph.io.plumed import PlumedTable, PlumedWriter, read_plumed
 from mdgraph.runs.biased.config import HILLS_COLUMNS
@@ -86,16 +86,17 @@ class ColvarFile:
         biases = simulation.calculation.biases
         assert biases is not None
         constants = _domains(biases, [*biases.variables])
+        fields = ["time", *biases.columns()]
         for part in parts:
-            PlumedWriter.create(
-                part.colvar, ["time", *biases.columns()], constants, digits=_DIGITS
-            ).close()
+            PlumedWriter.create(part.colvar, fields, constants, digits=_DIGITS).close()
 
     @staticmethod
     def check(simulation: Simulation, parts: Sequence[RunDirectory], interval: int) -> None:
         """Raises FileError unless the files hold every row up to the step of the simulation."""
+        biases = simulation.calculation.biases
+        assert biases is not None
         for part in parts:
-            table = read_plumed(part.colvar)
+            table = _own_table(part.colvar, ["time", *biases.columns()])
             steps = _steps(table, simulation)
             steps = steps[steps <= simulation.step]
             check_steps(part.colvar, steps.tolist(), simulation.step, interval)
@@ -115,10 +116,26 @@ class ColvarFile:
             writer.sync()
 
 
+def _own_table(path: Path, fields: Sequence[str]) -> PlumedTable:
+    """The table of a run that writes these columns; raises FileError for that of another one."""
+    table = read_plumed(path)
+    if [*table.fields] != [*fields]:
+        raise FileError(
+            f"{path} has the columns {name_some(table.fields, 20)}, and this run writes "
+            f"{name_some(fields, 20)}; put back the file that belongs to this run."
+        )
+    return table
+
+
 def _resumed(path: Path, simulation: Simulation) -> PlumedWriter:
     """A table opened at the step of the simulation; raises FileError."""
     time, timestep = 1e-3 * simulation.time, 1e-3 * simulation.timestep
     return PlumedWriter.resume(path, time, timestep, digits=_DIGITS)
+
+
+def _hills_fields(names: Sequence[str]) -> list[str]:
+    """Columns of HILLS of variables."""
+    return ["time", *names, *(f"sigma_{own}" for own in names), *HILLS_COLUMNS]
 
 
 def _steps(table: PlumedTable, simulation: Simulation) -> NDArray[np.int64]:
@@ -182,7 +199,7 @@ class HillsFile:
     def create(name: str, biases: AppliedBiases, paths: Sequence[Path]) -> None:
         """Writes the files of a new run without rows; raises FileError."""
         names = biases.biases[biases.names.index(name)].names
-        fields = ["time", *names, *(f"sigma_{own}" for own in names), *HILLS_COLUMNS]
+        fields = _hills_fields(names)
         constants = {"multivariate": "false", "kerneltype": "gaussian"}
         constants |= _domains(biases, names)
         for path in paths:
@@ -195,8 +212,9 @@ class HillsFile:
         assert biases is not None
         bias, step = _bias(biases, name), simulation.step
         walkers = bias.records.shape[1] if bias.shared else 1
+        fields = _hills_fields(biases.biases[biases.names.index(name)].names)
         for path in paths:
-            steps = _steps(read_plumed(path), simulation)
+            steps = _steps(_own_table(path, fields), simulation)
             steps = steps[steps <= step]
             last = int(steps[-1]) if len(steps) else 0
             expected = np.arange(bias.every, last + 1, bias.every).repeat(walkers)
