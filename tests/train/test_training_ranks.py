@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lost_rank import signal_before
@@ -74,7 +75,7 @@ def test_two_processes_are_one_with_twice_the_batch(
     """Of frames, or of edges: then 4 clusters of 40 or 2 crystals of 96, in unlike batches."""
     frames = [*clusters(16), *crystals(8)]
     loss = {"perturbation": {"weight": 0.3}}
-    options: dict[str, Any] = {"shapes": 2, "steps": 12, "precision": "double", "loss": loss}
+    options: dict[str, Any] = {"shapes": 2, "steps": 6, "precision": "double", "loss": loss}
     train(settings(prepare(tmp_path, frames, **options, **whole)), quiet=True)
     half = {name: value and value // 2 for name, value in whole.items()}
     path = prepare(tmp_path, frames, **options, **half, out=str(tmp_path / "two"))
@@ -82,6 +83,11 @@ def test_two_processes_are_one_with_twice_the_batch(
     assert ended == [0, 0], said
     assert "frames of 2 shapes" in said
     assert path.with_suffix(".1").read_text() == ""  # what all know is said once
+    one, two = (
+        np.genfromtxt(tmp_path / name / "log.csv", delimiter=",", names=True)
+        for name in ("out", "two")
+    )
+    np.testing.assert_allclose(two["loss"], one["loss"], rtol=1e-6)
     assert_near(tmp_path / "out", tmp_path / "two")
 
 

@@ -30,11 +30,11 @@ def _trained(path: Path, out: Path, threads: int) -> None:
 
 def test_a_killed_training_resumes_to_the_same_weights(processes: Any, tmp_path: Path) -> None:
     options = {
-        "validations": 6,
+        "validations": 4,
         "checkpoint_interval": 20,
         "loss": {"perturbation": {"weight": 1.0}},
     }
-    path = prepare(tmp_path, clusters(16), steps=90, **options)
+    path = prepare(tmp_path, clusters(16), steps=60, **options)
     train(settings(path), quiet=True)
     arguments = path, tmp_path / "killed", torch.get_num_threads()
     process = processes.Process(target=_trained, args=arguments)
@@ -48,7 +48,7 @@ def test_a_killed_training_resumes_to_the_same_weights(processes: Any, tmp_path:
     assert not (tmp_path / "killed" / "model.safetensors").exists()
     other = {"seed": 7, "steps": 100, "loss": {"perturbation": {"weight": "1:2"}}}
     said = (
-        r"loss\.perturbation\.weight was \[1\.0, 1\.0\] and is \[1\.0, 2\.0\], steps was 90 and is "
+        r"loss\.perturbation\.weight was \[1\.0, 1\.0\] and is \[1\.0, 2\.0\], steps was 60 and is "
         "100, seed was 0 and is 7; resume"
     )
     with pytest.raises(InputError, match=said):

@@ -5,12 +5,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from prepared import prepared_ranks
 from repository import SUPPORT
 from training_sets import assert_near, clusters, crystals, prepare, settings
 
@@ -45,21 +43,15 @@ def started(*arguments: object) -> tuple[int, str]:
     return job.returncode, said
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", DEVICES[1:])  # of CPUs test_training_ranks.py has it
 def test_two_processes_of_torchrun_are_one_with_twice_the_batch(
-    processes: Any, tmp_path: Path, device: str
+    tmp_path: Path, device: str
 ) -> None:
     frames = [*clusters(16), *crystals(8)]
     options = {"shapes": 2, "steps": 12, "precision": "double", "device": device}
     train(settings(prepare(tmp_path, frames, **options, batch=4)), quiet=True)
     path = prepare(tmp_path, frames, **options, batch=2, out=str(tmp_path / "two"))
-    words = ["-m", "mdgraph", "train", path]
-    if device == "cpu":  # torchrun itself starts ranks in test_training_ranks.py
-        both = prepared_ranks(processes, words, 2, stderr=subprocess.PIPE)
-        ends = [(rank.communicate()[1], rank.wait()) for rank in both]
-        status, said = max(end for _, end in ends), "".join(words for words, _ in ends)
-    else:
-        status, said = started(*words)
+    status, said = started("-m", "mdgraph", "train", path)
     assert status == 0, said
     assert "run eagerly" not in said
     one, two = (
