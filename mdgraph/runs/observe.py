@@ -181,9 +181,10 @@ class DomainReporter:
             text = ", ".join(outside) or "nothing outside"
             logger.log(
                 logging.WARNING if outside else logging.INFO,
-                "%d look%s at what the potential was trained on: %s.",
+                "%d look%s at what the potential was trained on%s: %s.",
                 result.samples,
                 "s" * (result.samples != 1),
+                ", at the start" * (result.samples == 1),
                 text,
             )
 

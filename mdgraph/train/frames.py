@@ -109,9 +109,11 @@ class FrameStore:
             self.tables = [table.mapped(lambda tensor: tensor.to(device)) for table in self.tables]
         where = f"on {device}" if self.resident else "on the host, copied batch by batch"
         logger.info(
-            "%d frames of %d shapes take %.3g MB, %s",
+            "%d frame%s of %d shape%s take %.3g MB, %s",
             len(frames),
+            "s" * (len(frames) != 1),
             len(self.shapes),
+            "s" * (len(self.shapes) != 1),
             size / 1e6,
             where,
         )
