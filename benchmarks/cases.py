@@ -22,7 +22,7 @@ from mdgraph.evaluators import Evaluator
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.runs.bench import water as box
-from mdgraph.signals import Interrupted, signals_caught
+from mdgraph.signals import Interrupted, settle, signals_caught
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -119,8 +119,10 @@ def run_script(main: Callable[[], int | None]) -> NoReturn:
             print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
             status = 2
         except Interrupted as error:
+            settle()
             status = error.status
-        finish_gpu_work()
+        finally:
+            finish_gpu_work()
     sys.exit(status)
 
 

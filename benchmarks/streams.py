@@ -8,8 +8,8 @@ number of ranks; ranks of a CPU have one thread each. The last columns are the s
 that each stage waits for others; that of a device is what reading and writing cost it. "In memory"
 evaluates the frames of one block over and over without files, which is what the first device can do
 at most. Times begin after the potential is loaded and contain the compilation and the captures of
-the first batches, some ten seconds of a GPU, "second half" is the speed from when half of the
-results are in the file: that of a long stream.
+the first batches, some seconds of a GPU; "second half" is the speed from when half of the results
+are in the file, that of a long stream.
 """
 
 import argparse
@@ -194,6 +194,7 @@ def main() -> None:
                 process = subprocess.Popen(
                     [sys.executable, *launcher * (ranks > 1), *words, *one],
                     env=os.environ | {"OMP_NUM_THREADS": "1"},
+                    stdout=subprocess.DEVNULL,
                     stderr=said_file,
                     text=True,
                 )

@@ -11,6 +11,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 import typer
@@ -48,7 +49,8 @@ def main() -> None:
             advice = "\n".join(getattr(error, "__notes__", [])) or "no half file is left"
             _say(f"mdgraph: Stopped by {error.signal.name}; {advice}.")
             status = error.status
-        _finish_gpu_work()
+        finally:
+            _finish_gpu_work()
         for refusal in refused():
             if not status and refusal.errno != errno.EPIPE:
                 full = "the disk is full; free some space"
@@ -109,7 +111,8 @@ def _run() -> int:
 
 def _neighbor() -> str:
     """What else may be the cause where processes share a GPU's memory protection."""
-    if "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
+    pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    if not pipe.exists():
         return ""
     return (
         " It may be another process's doing: one that is killed while the GPU works for it can end "

@@ -5,6 +5,7 @@ import contextlib
 import os
 import platform
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Self
 import torch
 
 from mdgraph.errors import InputError, LostRankError
+from mdgraph.signals import Interrupted, settle
 
 
 def device_named(name: str | torch.device) -> torch.device:
@@ -62,22 +64,29 @@ def check_fork(said: BaseException | None = None) -> None:
 
 
 def finish_gpu_work(patience: float = 3.0) -> bool:
-    """Waits until the current GPU has done what this process gave it; does nothing without one.
+    """Waits until all GPUs have done what this process gave them; does nothing without one.
 
     Under NVIDIA's Multi-Process Service a process that ends with kernels in flight can end all
     others of that service, with an illegal memory access. Work that hangs is not waited for any
-    longer than `patience`, s. Returns whether all is done.
+    longer than `patience`, s; a signal that comes meanwhile is dealt with, as all ends already.
+    Returns whether all is done.
     """
     if not torch.cuda.is_initialized():
         return True
 
     def wait() -> None:
-        with contextlib.suppress(RuntimeError):  # the GPU failed: nothing is in flight
-            torch.cuda.synchronize()
+        for number in range(torch.cuda.device_count()):
+            if torch._C._cuda_hasPrimaryContext(number):
+                with contextlib.suppress(RuntimeError):  # it failed: nothing is in flight
+                    torch.cuda.synchronize(number)
 
-    thread = threading.Thread(target=wait, daemon=True)
+    thread, end = threading.Thread(target=wait, daemon=True), time.monotonic() + patience
     thread.start()
-    thread.join(patience)
+    while thread.is_alive() and (rest := end - time.monotonic()) > 0.0:
+        try:
+            thread.join(rest)
+        except Interrupted:
+            settle()
     return not thread.is_alive()
 
 

@@ -75,17 +75,20 @@ def test_work_of_a_gpu_is_waited_for_but_not_for_ever(
     hangs, waits = Event(), []
     assert finish_gpu_work() or torch.cuda.is_available()
 
-    def synchronize() -> None:
+    def synchronize(number: int) -> None:
+        assert number == 1
         waits.append(hangs.wait(seconds))
         raise RuntimeError("CUDA error: unspecified launch failure")
 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda number: number == 1, False)
     begin = time.monotonic()
     assert finish_gpu_work(0.2) == done
     assert time.monotonic() - begin < 10.0
-    hangs.set()
     assert done == bool(waits)
+    hangs.set()
 
 
 @pytest.mark.gpu

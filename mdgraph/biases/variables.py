@@ -120,7 +120,7 @@ class PointVariable(CollectiveVariable):
     def atom_groups(self) -> list[Any]:
         """See CollectiveVariable; raises InputError for a point that is there twice."""
         groups = _several(self.groups, self.points, self.kind)
-        texts = [str(group) for group in groups]
+        texts = [str(one.tolist() if isinstance(one, np.ndarray) else one) for one in groups]
         twice = [text for text in dict.fromkeys(texts) if texts.count(text) > 1]
         if twice:
             raise InputError(

@@ -175,16 +175,11 @@ def with_terms(
                 logger.warning("%s. It is added all the same.", reason)
         whole.append((part, weight))
     config = potential.config
-    if parts and weights == [0.0]:
-        logger.warning(
-            "%s has the weight 0 and does not act; the other terms act alone.",
-            printable(config.name or "The potential", 100),
-        )
     levels = [part.config.level_of_theory or part.stated_dispersion for part, _ in parts]
     learned = 0 if potential.has_latent else None
     if isinstance(potential, SumPotential):
         learned = potential.config.learned
-    return SumPotential.of(
+    combined = SumPotential.of(
         whole,
         learned=learned,
         ramp_steps=ramp_steps,
@@ -194,6 +189,12 @@ def with_terms(
         licence=config.licence,
         training_hash=config.training_hash,
     )
+    if parts and weights == [0.0]:
+        logger.warning(
+            "%s has the weight 0 and does not act; the other terms act alone.",
+            printable(config.name or "The potential", 100),
+        )
+    return combined
 
 
 def _named(texts: Sequence[str], name: str) -> list[str]:

@@ -336,12 +336,16 @@ def _as_options(message: str, entries: Collection[str], known: Collection[str]) 
     return first + re.sub(r"(?<![-\w])(?:[a-z]+_\w+|[a-z]+(?= \d))", spelt, space + rest)
 
 
+_ALTERNATIVE: Final = re.compile(r"(list|dict|tuple|set|function-[a-z]+|nullable)\[")
+"""How pydantic begins the names of alternatives of a value."""
+
+
 def _nested_sentence(error: Mapping[str, Any]) -> str:
     """What is wrong within a mapping or list of options."""
     # The kind, by which pydantic chose the class, follows the name or the number, and alternatives
     # of a value have names such as list[float].
     parts = [str(part) for number, part in enumerate(error["loc"][1:]) if number != 1]
-    parts = [part for part in parts if "[" not in part]
+    parts = [part for part in parts if not _ALTERNATIVE.match(part)]
     place, message = ".".join(parts), plain(error["msg"])
     stop = "" if message.endswith("?") else "."
     if error["type"] == "missing":

@@ -211,7 +211,8 @@ def say_without_forces(simulation: Simulation, source: Source) -> None:
     """Warns where the terms of a sum leave no force on any atom; reads the device."""
     whole = source.potential
     rests = isinstance(whole, SumPotential) and whole.ramps is None
-    if rests and not bool(simulation.state.forces.any()):
+    may_cancel = rests and min(whole.weights) <= 0.0
+    if may_cancel and not bool(simulation.state.forces.any()):
         logger.warning(
             "The sum of the terms leaves no force on any atom at the start; check their weights"
         )

@@ -188,12 +188,17 @@ class TestTable:
 
     @pytest.mark.parametrize("what", ["CUDA error: device-side assert triggered", "no such thing"])
     def test_a_gpu_that_fails_is_said(
-        self, mdgraph_command: Command, monkeypatch: pytest.MonkeyPatch, what: str
+        self,
+        mdgraph_command: Command,
+        monkeypatch: pytest.MonkeyPatch,
+        what: str,
+        tmp_path: Path,
     ) -> None:
         def fail(*arguments: Any) -> None:
             raise RuntimeError(f"{what}\nCompile with more flags.")
 
         monkeypatch.setattr(AutogradEvaluator, "evaluate_", fail)
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "none"))
         command = ["bench", "--atoms", 6, "--evaluator", "reference", "--device", "cpu"]
         if "CUDA" not in what:
             with pytest.raises(RuntimeError, match=what):
@@ -204,7 +209,7 @@ class TestTable:
         assert done.err.splitlines()[-1].startswith(f"mdgraph: error: The GPU failed ({what}).")
         assert "--resume" in done.err
         assert "another process" not in done.err
-        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps")
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
         assert "It may be another process's doing" in mdgraph_command(*command).err
 
     @pytest.mark.parametrize(

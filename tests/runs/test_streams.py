@@ -485,6 +485,24 @@ def test_two_ranks_write_what_one_writes(
     assert (tmp_path / "e.extxyz").read_bytes() == whole
 
 
+@pytest.mark.slow  # as torchrun starts them; the others start ranks themselves
+def test_torchrun_ends_with_the_status_of_rank_0(
+    arguments: list[Any], frames_file: Path, tmp_path: Path
+) -> None:
+    lines, at = lines_of(frames_file, 700)
+    broken = tmp_path / "broken.extxyz"
+    for last, status in (("H 0.1 1.0 1.0\n", 0), ("H nonsense 1 1\n", 1)):
+        broken.write_text("".join([*lines[: at + 3], last, *lines[at + 4 :]]))
+        words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+        words += ["-m", "mdgraph", "eval", broken, *arguments, "--overwrite"]
+        done = subprocess.run(
+            [sys.executable, *map(str, words)], env=environment(), capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == status, done.stderr
+        assert ("mdgraph: error" in done.stderr) == bool(status)
+
+
 def test_all_ranks_end_with_one_sentence(
     processes: Any, arguments: list[Any], frames_file: Path, tmp_path: Path
 ) -> None:

@@ -45,11 +45,12 @@ _LINKED: Final = 2
 """Blocks that a rank has at a time: one that it evaluates, and the next."""
 
 _PARSED: Final = 5
-"""Blocks of a device that are parsed or being parsed while it evaluates another. With more, a slow
-device holds back the blocks that faster ranks have done, as all are written in order."""
+"""Blocks of a device that are parsed or being parsed while it evaluates another, beside other
+ranks. With more, a slow device holds back those that faster ranks have done, as all are written in
+order."""
 
 _DONE: Final = 8
-"""Blocks that a rank may have done before the device of this one has done its own."""
+"""Blocks for each other rank that may be done before the device of this one has done its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +213,9 @@ class Pipeline:
         self.clocks = {name: StageClock() for name in names}
         self.shares: dict[str, float] = {}
         own, helpers = len(evaluators), len(workers)
-        self._ahead = min(own + helpers + 1, _PARSED * own)
+        self._ahead = own + helpers + 1
+        if links:
+            self._ahead = min(self._ahead, _PARSED * own)
         self._limit = 2 * (own + helpers + 1) + (_LINKED + _DONE) * len(links)
         self._changed = threading.Condition()
         self._raw: deque[FrameBlock] = deque()
