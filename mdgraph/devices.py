@@ -5,7 +5,6 @@ import contextlib
 import os
 import platform
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Self
 import torch
 
 from mdgraph.errors import InputError, LostRankError
-from mdgraph.signals import Interrupted, settle
+from mdgraph.signals import signals_ignored
 
 
 def device_named(name: str | torch.device) -> torch.device:
@@ -68,25 +67,22 @@ def finish_gpu_work(patience: float = 3.0) -> bool:
 
     Under NVIDIA's Multi-Process Service a process that ends with kernels in flight can end all
     others of that service, with an illegal memory access. Work that hangs is not waited for any
-    longer than `patience`, s; a signal that comes meanwhile is dealt with, as all ends already.
-    Returns whether all is done.
+    longer than `patience`, s; signals that come meanwhile are ignored, as all ends already. Returns
+    whether all is done.
     """
     if not torch.cuda.is_initialized():
         return True
 
     def wait() -> None:
         for number in range(torch.cuda.device_count()):
-            if torch._C._cuda_hasPrimaryContext(number):
+            if torch._C._cuda_hasPrimaryContext(number):  # type: ignore[attr-defined]
                 with contextlib.suppress(RuntimeError):  # it failed: nothing is in flight
                     torch.cuda.synchronize(number)
 
-    thread, end = threading.Thread(target=wait, daemon=True), time.monotonic() + patience
-    thread.start()
-    while thread.is_alive() and (rest := end - time.monotonic()) > 0.0:
-        try:
-            thread.join(rest)
-        except Interrupted:
-            settle()
+    thread = threading.Thread(target=wait, daemon=True)
+    with signals_ignored():
+        thread.start()
+        thread.join(patience)
     return not thread.is_alive()
 
 

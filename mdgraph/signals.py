@@ -113,6 +113,21 @@ _catchers: Final[list[_Catcher]] = []
 
 
 @contextlib.contextmanager
+def signals_ignored() -> Iterator[None]:
+    """Lets no signal through, for some seconds in which all ends anyway; in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    own = [number for number in SIGNALS if signal.getsignal(number) is not None]
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in own}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def signals_caught() -> Iterator[None]:
     """Ends what is within by `Interrupted` when a signal comes; outside the main thread does not.
 

@@ -210,9 +210,9 @@ def say_all_fixed(simulation: Simulation) -> None:
 def say_without_forces(simulation: Simulation, source: Source) -> None:
     """Warns where the terms of a sum leave no force on any atom; reads the device."""
     whole = source.potential
-    rests = isinstance(whole, SumPotential) and whole.ramps is None
-    may_cancel = rests and min(whole.weights) <= 0.0
-    if may_cancel and not bool(simulation.state.forces.any()):
+    if not isinstance(whole, SumPotential) or whole.ramps is not None:
+        return
+    if min(whole.weights) <= 0.0 and not bool(simulation.state.forces.any()):
         logger.warning(
             "The sum of the terms leaves no force on any atom at the start; check their weights"
         )

@@ -230,14 +230,32 @@ class TestSignals:
     def test_nothing_is_in_flight_on_a_gpu_when_it_ends(
         self, mdgraph_command: Command, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        waits: list[str] = []
+        """Also where another signal comes while it waits, and after an error of any kind."""
+        waits: list[int] = []
+
+        def synchronize(number: int) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.2)
+            waits.append(number)
+
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("waited"))
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+        monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda one: one > 0, False)
+        monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
         monkeypatch.setattr(
             "mdgraph.checkpoints.convert", lambda *_, **__: signal.raise_signal(signal.SIGTERM)
         )
         done = mdgraph_command("convert", "a", "b.safetensors")
-        assert (done.status, waits) == (143, ["waited"])
+        assert (done.status, waits) == (143, [1, 2])
+        assert done.err.count("\n") == 1
+
+        def fail(*_: object, **__: object) -> None:
+            raise MemoryError
+
+        monkeypatch.setattr("mdgraph.checkpoints.convert", fail)
+        with pytest.raises(MemoryError):
+            mdgraph_command("convert", "a", "b.safetensors")
+        assert waits == [1, 2, 1, 2]
 
     def test_what_is_ignored_stays_ignored(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
