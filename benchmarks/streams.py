@@ -14,6 +14,7 @@ are in the file, that of a long stream.
 
 import argparse
 import itertools
+import math
 import os
 import re
 import resource
@@ -144,11 +145,13 @@ class SecondHalf:
             time.sleep(0.02)
 
     def speed(self) -> float:
-        """Frames a second."""
+        """Frames a second; not a number where too few were written to tell."""
         whole = self._path.stat().st_size
         middle = next(at for at in self._sizes if at[1] >= whole / 2)
         last = self._sizes[-1]
-        return self._frames * (last[1] - middle[1]) / whole / max(last[0] - middle[0], 1e-9)
+        if last == middle:
+            return math.nan
+        return self._frames * (last[1] - middle[1]) / whole / (last[0] - middle[0])
 
 
 def main() -> None:

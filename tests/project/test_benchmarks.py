@@ -184,12 +184,14 @@ def test_wrong_input_ends_in_one_sentence(
 def test_a_signal_ends_a_script_once_the_gpu_is_done(
     structures: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits: list[str] = []
+    waits: list[int] = []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("waited"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda number: True, False)
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
     with pytest.raises(SystemExit) as ended:
         structures.run_script(lambda: signal.raise_signal(signal.SIGTERM))
-    assert (ended.value.code, waits) == (143, ["waited"])
+    assert (ended.value.code, waits) == (143, [0])
 
 
 def test_domains_stand_beside_the_undivided_run(

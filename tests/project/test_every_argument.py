@@ -214,7 +214,7 @@ SETTERS: Final = {
     "pressure": "pressure_au",
     "compressibility": "compressibility_au",
 }
-POINTS: Final = {"Distance": [0, 1], "Angle": [0, 1, [0]], "Dihedral": [0, 1, 0, 1]}
+POINTS: Final = {"Distance": [0, 1], "Angle": [0, 1, [0]], "Dihedral": [0, 1, [0], [1]]}
 NPT: Final = {"temperature_K": 100.0, "pressure_au": 0.0}
 
 
