@@ -34,6 +34,9 @@ _COLOURS: Final = {Verdict.OK: GREEN, Verdict.LOOK: "#B37400", Verdict.WRONG: OR
 _COLUMNS: Final = 4
 """Small pictures in a row."""
 
+_LEFT, _BOTTOM, _TOP = 0.6, 0.55, 0.65
+"""Inches beside and between small pictures, for numbers and titles, and above all of them."""
+
 _LONGEST: Final = 100
 """Numbers of a list and rows of a table that are shown; all are in the JSON."""
 
@@ -136,10 +139,20 @@ def _panel_figure(check: Check) -> Figure:
     rows = math.ceil(len(check.panels) / _COLUMNS)
     first = next(iter(check.panels.values()))
     columns = min(_COLUMNS, len(check.panels))
-    figure = blank_figure(
-        2.9 * max(columns, 2), 0.9 + 2.2 * rows, check.name, f"{first.y_label} over {first.x_label}"
-    )
+    width, height = 2.9 * max(columns, 2), 0.9 + 2.2 * rows
+    under = f"{first.y_label} over {first.x_label}"
+    # Places are in inches, as to look for room for each label takes as long as to draw all.
+    figure = blank_figure(width, height, check.name, under, makes_room=False)
     every = figure.subplots(rows, columns, squeeze=False)
+    wide, high = (width - 0.1) / columns - _LEFT, (height - _TOP) / rows - _BOTTOM
+    figure.subplots_adjust(
+        left=_LEFT / width,
+        right=1.0 - 0.1 / width,
+        bottom=(_BOTTOM - 0.25) / height,
+        top=1.0 - (_TOP + 0.25) / height,
+        wspace=_LEFT / wide,
+        hspace=_BOTTOM / high,
+    )
     for axes in every.flat[len(check.panels) :]:
         axes.set_visible(False)
     for number, (axes, (title, curves)) in enumerate(
@@ -151,6 +164,7 @@ def _panel_figure(check: Check) -> Figure:
         )
         axes.set_title(title, fontsize=9, color=colour)
         axes.tick_params(labelsize=8)
+        axes.locator_params(nbins=5)  # as few as a small picture needs; each takes time to draw
         if number == 0:
             axes.legend(frameon=False, fontsize=7)
     return figure
