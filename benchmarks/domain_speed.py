@@ -93,8 +93,8 @@ def predicted_ms(
     grid = BrickGrid.chosen(count, widths, cutoff)
     volume = float(np.prod(widths))
     copies = len(system) / volume * grid.copied(widths, cutoff)
-    cut = [(width / parts, parts) for width, parts in zip(widths, grid.shape, strict=True)]
-    hidden = float(np.prod([max(0.0, 1 - 2 * cutoff / w) for w, parts in cut if parts > 1]))
+    cut = [width / parts for width, parts in zip(widths, grid.shape, strict=True) if parts > 1]
+    hidden = float(np.prod([max(0.0, 1.0 - 2.0 * cutoff / width) for width in cut]))
     neighbors = sum(min(parts - 1, 2) for parts in grid.shape)
     way = 2 * layers * 1e3 * 36 * channels * copies / BANDWIDTH
     shared = 1e3 * 80 * len(system) / BANDWIDTH

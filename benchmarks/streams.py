@@ -136,8 +136,10 @@ class SecondHalf:
         self._sizes: list[tuple[float, int]] = []
 
     def watch(self, process: "subprocess.Popen[str]") -> None:
-        """Looks at the file until the process ends."""
-        while process.poll() is None:
+        """Looks at the file until the process has ended, and once more then."""
+        ended = False
+        while not ended:
+            ended = process.poll() is not None
             if self._path.exists():
                 size = self._path.stat().st_size
                 if not self._sizes or size > self._sizes[-1][1]:

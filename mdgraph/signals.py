@@ -118,8 +118,11 @@ def signals_ignored() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    own = [number for number in SIGNALS if signal.getsignal(number) is not None]
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in own}
+    before = {
+        number: signal.signal(number, signal.SIG_IGN)
+        for number in SIGNALS
+        if signal.getsignal(number) is not None
+    }
     try:
         yield
     finally:

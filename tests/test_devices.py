@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from pretended_gpus import pretend_gpus
 
 from mdgraph.devices import device_named, finish_gpu_work, shared_stream
 from mdgraph.drivers.ase import MDGraphCalculator
@@ -80,10 +81,7 @@ def test_work_of_a_gpu_is_waited_for_but_not_for_ever(
         waits.append(hangs.wait(seconds))
         raise RuntimeError("CUDA error: unspecified launch failure")
 
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda number: number == 1, False)
+    pretend_gpus(monkeypatch, 2, [1], synchronize)
     begin = time.monotonic()
     assert finish_gpu_work(0.2) == done
     assert time.monotonic() - begin < 10.0

@@ -17,6 +17,8 @@ from mdgraph.data.similarity import short_pairs
 from mdgraph.errors import InputError
 from mdgraph.system import System, make_whole
 
+Array = NDArray[np.float64]
+
 BOND_FACTOR: Final = 1.25
 """A bond is shorter than this times the sum of both covalent radii."""
 
@@ -56,7 +58,7 @@ class BondGraph:
     def __init__(
         self,
         system: System,
-        shortest: NDArray[np.float64],
+        shortest: Array,
         device: torch.device,
         transfer: bool = False,
     ) -> None:
@@ -126,7 +128,7 @@ class BondGraph:
 class NeighborGraph(BondGraph):
     """Nearest neighbors in a crystal, which take the place of bonds."""
 
-    def __init__(self, system: System, shortest: NDArray[np.float64], device: torch.device) -> None:
+    def __init__(self, system: System, shortest: Array, device: torch.device) -> None:
         """Reads elements, cell and positions of a structure; see BondGraph."""
         super().__init__(system, shortest, device)
         positions = torch.tensor(system.positions, device=device)
@@ -139,7 +141,7 @@ class NeighborGraph(BondGraph):
         return distances < self._limit
 
 
-def shortest_distances(frames: Iterable[LabelledFrame | System]) -> NDArray[np.float64]:
+def shortest_distances(frames: Iterable[LabelledFrame | System]) -> Array:
     """(119, 119) A, the shortest distance of each pair of elements over frames, 3 A at most.
 
     Raises:
@@ -161,9 +163,6 @@ def first_atoms(bonds: NDArray[np.bool_]) -> NDArray[np.int64]:
     while not np.array_equal(first, before):
         first, before = np.where(connected, first, len(bonds)).min(1), first
     return first
-
-
-Array = NDArray[np.float64]
 
 
 def cut(liquid: System, shape: str) -> System:

@@ -34,8 +34,11 @@ _COLOURS: Final = {Verdict.OK: GREEN, Verdict.LOOK: "#B37400", Verdict.WRONG: OR
 _COLUMNS: Final = 4
 """Small pictures in a row."""
 
-_LEFT, _BOTTOM, _TOP = 0.6, 0.55, 0.65
-"""Inches beside and between small pictures, for numbers and titles, and above all of them."""
+_BESIDE, _BELOW, _ABOVE, _EDGE = 0.6, 0.3, 0.25, 0.1
+"""Inches around small pictures, for numbers to the left and below, for titles, and at the right."""
+
+_HEADING: Final = 0.65
+"""Inches above all of them."""
 
 _LONGEST: Final = 100
 """Numbers of a list and rows of a table that are shown; all are in the JSON."""
@@ -144,14 +147,14 @@ def _panel_figure(check: Check) -> Figure:
     # Places are in inches, as to look for room for each label takes as long as to draw all.
     figure = blank_figure(width, height, check.name, under, makes_room=False)
     every = figure.subplots(rows, columns, squeeze=False)
-    wide, high = (width - 0.1) / columns - _LEFT, (height - _TOP) / rows - _BOTTOM
+    between = _BELOW + _ABOVE
     figure.subplots_adjust(
-        left=_LEFT / width,
-        right=1.0 - 0.1 / width,
-        bottom=(_BOTTOM - 0.25) / height,
-        top=1.0 - (_TOP + 0.25) / height,
-        wspace=_LEFT / wide,
-        hspace=_BOTTOM / high,
+        left=_BESIDE / width,
+        right=1.0 - _EDGE / width,
+        bottom=_BELOW / height,
+        top=1.0 - (_HEADING + _ABOVE) / height,
+        wspace=_BESIDE / ((width - _EDGE) / columns - _BESIDE),
+        hspace=between / ((height - _HEADING) / rows - between),
     )
     for axes in every.flat[len(check.panels) :]:
         axes.set_visible(False)

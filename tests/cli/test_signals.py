@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from pretended_gpus import pretend_gpus
 from run_folders import content
 
 import mdgraph
@@ -238,10 +238,7 @@ class TestSignals:
             time.sleep(0.2)
             waits.append(number)
 
-        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-        monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda one: one > 0, False)
-        monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+        pretend_gpus(monkeypatch, 3, [1, 2], synchronize)
         monkeypatch.setattr(
             "mdgraph.checkpoints.convert", lambda *_, **__: signal.raise_signal(signal.SIGTERM)
         )

@@ -65,7 +65,7 @@ def test_threads_change_no_bit(channels: int, precision: str) -> None:
     evaluator = FusedTensorNet(network(**settings), precision)
     for systems in ([box(130)], [box(50), molecule(), crystal()]):
         alone = bits(evaluator, *systems)
-        for threads in (3, 16):
+        for threads in (2, 3, 16):
             shared = bits(evaluator, *systems, threads=threads)
             assert all(map(torch.equal, alone, shared))
             assert torch.get_num_threads() == threads

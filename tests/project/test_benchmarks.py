@@ -17,6 +17,7 @@ import torch
 from ase import Atoms
 from ase.neighborlist import neighbor_list
 from prepared import Ended, run_prepared
+from pretended_gpus import pretend_gpus
 from repository import BENCHMARKS
 
 from mdgraph.engine.autotune import SKINS
@@ -185,10 +186,7 @@ def test_a_signal_ends_a_script_once_the_gpu_is_done(
     structures: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[int] = []
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda number: True, False)
-    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    pretend_gpus(monkeypatch, 1, [0], waits.append)
     with pytest.raises(SystemExit) as ended:
         structures.run_script(lambda: signal.raise_signal(signal.SIGTERM))
     assert (ended.value.code, waits) == (143, [0])

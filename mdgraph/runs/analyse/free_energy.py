@@ -204,6 +204,7 @@ def free_energy(
         **result.numbers,
         "warnings": result.warnings,
     }
+    title = _title(result, runs)
     picture = ProfilePicture(
         profile=result.profile,
         other=result.other,
@@ -215,7 +216,7 @@ def free_energy(
         energy_unit=options.unit,
         samples=result.samples,
         times=result.times,
-        title=_title(result, runs),
+        title=title,
         subtitle=_subtitle(result, runs),
         windows=result.method == "mbar",
     )
@@ -224,9 +225,7 @@ def free_energy(
         text = json.dumps(finite_or_null(about), indent=1) + "\n"
         (folder / NUMBERS).write_text(text, encoding="utf-8")
         profile_figure(picture).savefig(folder / PICTURE)
-    return _sentences(
-        _title(result, runs), result, wells, barriers, units, options.unit, factor, out
-    )
+    return _sentences(title, result, wells, barriers, units, options.unit, factor, out)
 
 
 def _factor(options: FreeEnergyOptions, kt: float) -> float:
