@@ -760,12 +760,13 @@ class QuickRank:
 
     def __init__(self) -> None:
         self.blocks: queue.Queue[FrameBlock] = queue.Queue()
-        self.done, self.many = 0, threading.Event()
+        self.done, self.many, self.most = 0, threading.Event(), 0
 
     def send(self, block: FrameBlock) -> None:
         self.blocks.put(block)
 
     def receive(self) -> TextBlock:
+        self.most = max(self.most, self.blocks.qsize())
         block = self.blocks.get()
         self.done += 1
         if self.done == 15:
@@ -807,6 +808,26 @@ def test_a_slow_device_leaves_blocks_to_quicker_ranks() -> None:
     pipeline.run(BlockReader(Frames(400), 10, 0, pipeline.check).read)
     assert written == [b"frame %d" % number for number in range(400)]
     assert not any(held_up)
+
+
+class BusyRank(QuickRank):
+    """One whose blocks come back when it has others to receive, parse, evaluate and format."""
+
+    def receive(self) -> TextBlock:
+        end = time.monotonic() + 2.0
+        while self.done < 30 and self.blocks.qsize() < 4 and time.monotonic() < end:
+            time.sleep(0.001)
+        return super().receive()
+
+
+def test_a_rank_has_a_block_for_each_of_its_stages() -> None:
+    rank = BusyRank()
+    slow = evaluator(lambda number: 0.01)
+    pipeline = Pipeline(
+        parse=parse, evaluators={"a": slow}, text=text, write=lambda block: None, links=[rank]
+    )
+    pipeline.run(BlockReader(Frames(400), 10, 0, pipeline.check).read)
+    assert 4 <= rank.most <= 5
 
 
 def test_an_error_keeps_its_place() -> None:

@@ -41,8 +41,9 @@ _PATIENCE: Final = 5.0
 _LINES: Final = 60.0
 """s between two lines of progress where there is no terminal."""
 
-_LINKED: Final = 2
-"""Blocks that a rank has at a time: one that it evaluates, and the next."""
+_LINKED: Final = 5
+"""Blocks that a rank has at a time: one travels, one is parsed, one evaluated, one formatted, and
+one spare. Each of these takes about as long, so with two the rank's device waits half its time."""
 
 _PARSED: Final = 5
 """Blocks of a device that are parsed or being parsed while it evaluates another, beside other
