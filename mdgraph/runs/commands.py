@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from mdgraph.runs.md import RunOutcome
-    from mdgraph.system import System
+    from mdgraph.runs.protocol import FinishedRun
     from mdgraph.train.config import TrainConfig
 
 Resume = Annotated[
@@ -142,7 +142,7 @@ def md(
     **options: Any,
 ) -> None:
     """Run molecular dynamics; without arguments, of water."""
-    options = _on_devices(devices, options, MDConfig, config)
+    options = _on_devices(devices, options, MDConfig, config, resume, resume_or_start, from_run)
     longer = {"until_ps": until_ps, "extend_ps": extend_ps}
     options = _with_lengths(options, longer, resume=resume)
     outcome = _outcome(MDConfig, config, resume, resume_or_start, options, extend_ps, from_run)
@@ -164,7 +164,7 @@ def minimise(
     **options: Any,
 ) -> None:
     """Move atoms, and the cell if asked to, to a minimum of the energy."""
-    options = _on_devices(devices, options, MinimizeConfig, config)
+    options = _on_devices(devices, options, MinimizeConfig, config, resume, resume_or_start)
     outcome = _outcome(MinimizeConfig, config, resume, resume_or_start, options)
     subject = "A minimum" if outcome.converged else "No minimum within the tolerances"
     typer.echo(
@@ -175,12 +175,21 @@ def minimise(
 
 
 def _on_devices(
-    devices: str | None, options: dict[str, Any], kind: type[RunConfig], config: Path | None
+    devices: str | None,
+    options: dict[str, Any],
+    kind: type[RunConfig],
+    config: Path | None,
+    resume: bool = False,
+    resume_or_start: bool = False,
+    from_run: Path | None = None,
 ) -> dict[str, Any]:
     """Runs the command in a rank for each device and ends with them; the options of such a rank.
 
+    All devices are one for each domain of the run, wherever their number is said.
+
     Raises:
-        InputError: there is no such device, or other ranks share the run already.
+        InputError: there is no such device, other ranks share the run already, or what the command
+            says of the run is wrong.
     """
     if devices is None:
         return options
@@ -199,25 +208,32 @@ def _on_devices(
                 "leave one of them out."
             )
         names = ranks_of(devices)
-        if devices.strip() == "all" and options.get("domains") is not None:
-            names = _one_a_domain(names, options["domains"])
+        given = given_options(options, kind)
+        if resume:  # rank 0 judges what else is given
+            given = {name: given[name] for name in ("out", "domains") if name in given}
+            config = from_run = None
+        configuration, _ = _beginning(kind, config, given, from_run)
+        if devices.strip() == "all":
+            names = _one_a_domain(names, configuration, going_on=resume or resume_or_start)
     if len(names) == 1:
         return options | {"device": names[0]}
     status, ending = launch(names, sys.argv[1:])
     if ending is not None:
-        from mdgraph.runs.config_files import read_configuration
         from mdgraph.runs.md import holds_run
 
-        out = Path(read_configuration(kind, config, given_options(options, kind)).out)
-        status = unfinished_status(ending) if holds_run(out) else status
+        status = unfinished_status(ending) if holds_run(Path(configuration.out)) else status
     raise typer.Exit(status)
 
 
-def _one_a_domain(names: list[str], domains: str) -> list[str]:
-    """As many of all devices as there are domains; raises InputError for no number of them."""
+def _one_a_domain(names: list[str], configuration: RunConfig, *, going_on: bool) -> list[str]:
+    """As many devices as a run has domains, or one in its folder that goes on; else all."""
     from mdgraph.decomposition.bricks import domain_count
+    from mdgraph.runs.folder import RunDirectory
 
-    count = domain_count(domains)
+    folder, domains = RunDirectory(Path(configuration.out)), configuration.domains
+    if domains is None and going_on and folder.record.exists():
+        domains = folder.read_record()["configuration"].get("domains")
+    count = len(names) if domains is None else domain_count(domains)
     if count < len(names):
         logger.info("%d of %d devices are used, one for each domain.", count, len(names))
     return names[:count]
@@ -271,7 +287,10 @@ def _outcome(
             fixed = sorted(set(options) - dynamics.RESUME_KEYS) + ["config"] * (config is not None)
             if fixed:
                 raise InputError(_changed_on_resume(kind, fixed, options))
-        configuration, starts = _beginning(kind, config, options, from_run)
+        configuration, ended = _beginning(kind, config, options, from_run)
+        starts = None if ended is None else ended.ends(configuration)
+    if ended is not None:
+        logger.info("The run begins where the one in %s ended.", from_run)
     if not resume:
         with _interruptible(kind, configuration):
             if resume_or_start:
@@ -283,8 +302,8 @@ def _outcome(
 
 def _beginning(
     kind: type[RunConfig], config: Path | None, options: dict[str, Any], from_run: Path | None
-) -> "tuple[RunConfig, list[System] | None]":
-    """The configuration of a new run, and its initial structures if another run has them."""
+) -> "tuple[RunConfig, FinishedRun | None]":
+    """The configuration of a new run, and the run that has its initial structures, if one has."""
     from mdgraph.runs.config_files import read_configuration
 
     if from_run is None:
@@ -294,9 +313,7 @@ def _beginning(
     if "structure" in options:
         raise InputError("--from takes the structure from the end of the run; leave the file out.")
     ended = FinishedRun.read(from_run)
-    configuration = read_configuration(kind, config, options, ended.options(kind, options))
-    logger.info("The run begins where the one in %s ended.", from_run)
-    return configuration, ended.ends(configuration)
+    return read_configuration(kind, config, options, ended.options(kind, options)), ended
 
 
 def _changed_on_resume(kind: type[RunConfig], names: list[str], options: dict[str, Any]) -> str:

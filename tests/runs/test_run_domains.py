@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import typer
 from prepared import PreparedProcess, prepared_ranks
 from safetensors.numpy import load_file
 
@@ -127,19 +126,42 @@ def test_a_command_starts_its_ranks(processes: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "domains", "used"),
-    [("all", "2", 2), ("all", "2x1x1", 2), ("all", "8", 4), ("all", None, 4), ("0,1,2", "2", 3)],
+    ("devices", "said", "used"),
+    [
+        ("all", {"domains": "2"}, 2),
+        ("all", {"domains": "2x1x1"}, 2),
+        ("all", {"domains": "8"}, 4),
+        ("all", {}, 4),
+        ("all", {"file": "domains: 2x1x1"}, 2),
+        ("all", {"file": "domains: 2x1x1", "domains": "3"}, 3),
+        ("all", {"run": "1x1x2"}, 2),
+        ("0,1,2", {"domains": "2"}, 3),
+    ],
 )
 def test_all_devices_are_those_that_domains_need(
-    devices: str, domains: str | None, used: int, monkeypatch: pytest.MonkeyPatch
+    devices: str,
+    said: dict[str, str],
+    used: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mdgraph_command: Callable[..., Any],
 ) -> None:
-    """Those that somebody names are all started, and then refused if they are not as many."""
+    """Said by an option, a file, or the run that goes on; those that somebody names all start."""
     started: list[str] = []
     found = [f"cuda:{number}" for number in range(4 if devices == "all" else 3)]
     monkeypatch.setattr("mdgraph.devices.ranks_of", lambda devices: found)
-    monkeypatch.setattr(commands, "launch", lambda names, words: (started.extend(names), None))
-    with pytest.raises(typer.Exit):
-        commands._on_devices(devices, {"domains": domains}, MDConfig, None)
+    monkeypatch.setattr(commands, "launch", lambda names, words: (started.extend(names) or 0, None))
+    words: list[object] = ["md", "--out", tmp_path / "run", "--devices", devices]
+    if "file" in said:
+        (tmp_path / "run.yaml").write_text(said["file"])
+        words += ["--config", tmp_path / "run.yaml"]
+    if "run" in said:
+        out, domains = str(tmp_path / "run"), said["run"]
+        start(MDConfig(structure=WATER, out=out, steps=1, check=False, domains=domains))
+        words.append("--resume")
+    if "domains" in said:
+        words += ["--domains", said["domains"]]
+    assert mdgraph_command(*words).status == 0
     assert started == found[:used]
 
 
