@@ -762,6 +762,12 @@ class FramesConfig(Configuration):
             raise ValueError("resume keeps the results and overwrite replaces them; give one")
         return self
 
+    @model_validator(mode="after")
+    def _standard_input_is_read_once(self) -> Self:
+        if self.structures.count("-") > 1:
+            raise ValueError("- is standard input, which can be read once; give it once")
+        return self
+
 
 class EvalConfig(CommitteeConfig, FramesConfig):
     """Energies, forces and stress of frames as they are; of a committee, their means."""

@@ -296,6 +296,8 @@ def run_stream(
         logging.getLogger("mdgraph").setLevel(logging.ERROR)  # rank 0 says what is the same
     error, setup = None, None
     try:
+        if ranks.rank == 0:
+            StreamSource(configuration.structures).check_files()
         results = ResultsFile.opened(configuration) if ranks.rank == 0 else None
         source = read_potential(configuration)
         if not configuration.check:

@@ -251,6 +251,20 @@ def test_devices_that_are_none(
     assert not (tmp_path / "e.extxyz").exists()
 
 
+def test_input_that_cannot_be_read_ends_all_before_the_first_frame(
+    mdgraph_command: Command, arguments: list[Any], water_file: Path, tmp_path: Path
+) -> None:
+    for words, sentence in (
+        ([water_file, tmp_path / "none.xyz"], "none.xyz: there is no such file"),
+        ([water_file, tmp_path], "folder"),
+        (["-", water_file, "-"], "- is standard input, which can be read once"),
+    ):
+        done = mdgraph_command("eval", *words, *arguments)
+        assert done.status == 1
+        assert sentence in done.err
+    assert not (tmp_path / "e.extxyz").exists()
+
+
 # Workers
 
 

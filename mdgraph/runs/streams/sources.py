@@ -60,6 +60,12 @@ class StreamSource:
     paths: Sequence[str]
     wait_s: float = 0.0
 
+    def check_files(self) -> None:
+        """Raises FileError where one of the files cannot be read."""
+        for name in self.paths:
+            if name != STANDARD_INPUT:
+                readable_file(split_frame(name)[0], "a structure")
+
     def frames(self, idle: Callable[[], None], check: Callable[[], None]) -> Iterator[RawFrame]:
         """Yields all frames in order.
 
