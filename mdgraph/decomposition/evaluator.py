@@ -614,8 +614,8 @@ def check_divisible(evaluator: Evaluator) -> None:
     elif not isinstance(evaluator, FusedTensorNet):
         raise InputError(
             "Domains need the fused form of a TensorNet, and this potential runs in its reference "
-            "form or has other terms; leave domains out, or take another potential, precision or "
-            "evaluator."
+            "form or has other terms; leave domains out, or ask for the fused evaluator, which "
+            "takes double too, or another potential."
         )
     else:
         _ = evaluator.rounding  # raises

@@ -197,7 +197,7 @@ class RunConfig(Configuration):
     """Neighbors are listed this far beyond the cutoff; without it, chosen by device."""
     domains: Annotated[Domains | None, Group.SPEED] = None
     """Divide one system: a number of domains, or a grid along the cell vectors such as
-    2x1x1. Under torchrun each rank has one; else this process has all, by turns."""
+    2x1x1. Under torchrun each rank has one; else this process has all."""
     chunk: Annotated[Count | None, Group.SPEED] = None
     """Steps between two checks of the run; without it, chosen by device."""
     graph: Annotated[Graph, Group.SPEED] = "auto"
