@@ -1,5 +1,6 @@
 """Fixtures and settings for all tests."""
 
+import contextlib
 import fcntl
 import gc
 import logging
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from importlib import import_module
+from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,6 +44,7 @@ from ase_pairs import SEARCHES
 from interpreter import hasten
 from prepared import IMPORTED
 from recording import RecordedGraph
+from repository import ROOT, SUPPORT
 
 from mdgraph.analysis import pages, plots
 from mdgraph.checkpoints import save
@@ -93,7 +96,6 @@ def compiled_once(plain: Callable[..., Any]) -> Callable[..., Any]:
 if os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
     Dispatcher.compile = compiled_once(Dispatcher.compile)
 
-ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("MDGRAPH_SHARED", ROOT.parent / "shared"))
 
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
@@ -247,11 +249,11 @@ class Finished:
     err: str
 
 
-@pytest.fixture(autouse=True)
-def signals_as_in_a_terminal() -> Iterator[None]:
+@contextlib.contextmanager
+def usual_signals() -> Iterator[None]:
     """In the background of a script SIGINT and SIGQUIT are ignored, under nohup SIGHUP.
 
-    So they are by what a test starts.
+    So they are by what is started.
     """
     usual: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler}
     usual |= dict.fromkeys((signal.SIGQUIT, signal.SIGHUP), signal.SIG_DFL)
@@ -261,6 +263,12 @@ def signals_as_in_a_terminal() -> Iterator[None]:
     yield
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.fixture(autouse=True)
+def signals_as_in_a_terminal() -> Iterator[None]:
+    with usual_signals():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -391,4 +399,8 @@ def processes() -> Any:
     """Starts processes that have imported everything already, and no threads of this one."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*IMPORTED])
+    paths = [str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with pytest.MonkeyPatch.context() as patch, usual_signals():
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        forkserver.ensure_running()
     return context

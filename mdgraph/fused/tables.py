@@ -416,12 +416,14 @@ def _with_slopes(
     """Values (n, M) of each table and their derivatives along the distance (n,).
 
     J 1 is the derivative of J^T v with respect to v, so reverse mode is enough. The forward mode
-    of torch would import its compiler, which takes seconds.
+    of torch, and its reverse mode where v is given to it, import a compiler or SymPy, which takes
+    seconds; so v is multiplied.
     """
     with torch.enable_grad():
         distance = distance.clone().requires_grad_()
         values = functions(distance)
         weights = [torch.zeros_like(value, requires_grad=True) for value in values]
-        (pullback,) = torch.autograd.grad(values, distance, weights, create_graph=True)
+        products = [(value * weight).sum() for value, weight in zip(values, weights, strict=True)]
+        (pullback,) = torch.autograd.grad(products, distance, create_graph=True)
         slopes = torch.autograd.grad(pullback.sum(), weights)
     return [(value.detach(), slope) for value, slope in zip(values, slopes, strict=True)]

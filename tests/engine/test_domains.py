@@ -9,12 +9,14 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from ase.build import bulk, fcc111
 from ase.io import read
+from prepared import prepared_ranks
 
 from mdgraph.checkpoints import load
 from mdgraph.decomposition import DecomposedEvaluator, divided_parts, may_be_whole
@@ -435,11 +437,19 @@ def begin(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [pytest.param("nve", marks=pytest.mark.slow), "npt"])
-def test_two_ranks_go_the_way_of_one(tmp_path: Path, kind: str) -> None:
+def test_two_ranks_go_the_way_of_one(processes: Any, tmp_path: Path, kind: str) -> None:
     begin(tmp_path)
-    process = torchrun(tmp_path, 30, kind)
-    said, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, said
+    if kind == "nve":
+        process = torchrun(tmp_path, 30, kind)
+        said, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, said
+    else:
+        (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+        words = ["script.py", tmp_path, 30, kind, "cpu"]
+        pipe, env = subprocess.PIPE, os.environ | {"PYTHONPATH": str(ROOT)}
+        both = prepared_ranks(processes, words, 2, env=env, cwd=tmp_path, stderr=pipe)
+        said = "".join(rank.communicate()[1] for rank in both)
+        assert [rank.returncode for rank in both] == [0, 0], said
     assert not (tmp_path / "end-1.json").exists()  # it served, and went on to nothing
     for rank in range(2):
         # A thread that frees a tensor while Python ends aborts the process.

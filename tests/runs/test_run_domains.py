@@ -362,15 +362,32 @@ def test_a_rank_lost_between_gpus_ends_the_run_with_the_way_on(
     assert resume(out, {"steps": step + 10, "domains": "1"}).steps == step + 10
 
 
-@pytest.mark.parametrize(
-    "number",
-    [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT],
-    ids=lambda one: one.name,
-)
-def test_a_signal_writes_a_checkpoint_and_ends_all_ranks(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    """SIGINT comes to all processes, as from a terminal, and again from torchrun."""
+def stopped(out: Path, number: signal.Signals, printed: str) -> None:
+    """Looks at what a run of ranks that a signal has ended leaves."""
+    assert f"Stopped by {number.name}; go on with: torchrun" in printed
+    rows = (out / "log.csv").read_text(encoding="utf-8").splitlines()
+    assert restart_step(out / "checkpoint.safetensors") >= int(rows[-1].split(",")[0]) > 0
+
+
+def test_a_signal_writes_a_checkpoint_and_ends_all_ranks(processes: Any, tmp_path: Path) -> None:
+    """SIGINT comes to all processes, as from a terminal, and again as torchrun passes it on."""
+    out = tmp_path / "run"
+    both = two_ranks(processes, *LONG, "--domains", 2, "--out", out)
+    wait_for_rows(out, both[0])
+    for _ in range(2):
+        for rank in both:
+            rank.send_signal(signal.SIGINT)
+        time.sleep(0.01)
+    (status, printed, _), (other, *_) = map(finished, both)
+    ended = {130, -signal.SIGINT}  # the second one may come when all is over but Python itself
+    assert status in ended
+    assert other in ended | {0}
+    stopped(out, signal.SIGINT, printed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda one: one.name)
+def test_a_signal_to_torchrun_ends_all_ranks(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "run"
     process, ranks = long_run(out)
     if number == signal.SIGINT:
@@ -379,9 +396,7 @@ def test_a_signal_writes_a_checkpoint_and_ends_all_ranks(
         process.send_signal(number)
     _, printed, _ = finished(process)
     assert all(map(gone, ranks.values()))
-    assert f"Stopped by {number.name}; go on with: torchrun" in printed
-    rows = (out / "log.csv").read_text(encoding="utf-8").splitlines()
-    assert restart_step(out / "checkpoint.safetensors") >= int(rows[-1].split(",")[0]) > 0
+    stopped(out, number, printed)
 
 
 @pytest.mark.slow  # that of ranks which a command starts is looked at above

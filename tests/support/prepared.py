@@ -29,6 +29,7 @@ IMPORTED = (
     "mdgraph.train.loop",
     "mdgraph.analysis.plots",
     "mdgraph.fused.cpu.network",
+    "ready",
 )
 """Modules of the process that the others are forked from."""
 

@@ -4,16 +4,20 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from lost_rank import signal_before
+from prepared import prepared_ranks
+from torch.distributed.run import parse_args
 from training_sets import assert_near, clusters, crystals, prepare, settings
 
 from mdgraph.cli import main
@@ -151,15 +155,33 @@ def test_a_signal_to_one_rank_stops_all_at_one_step(processes: Any, tmp_path: Pa
 
 
 def test_the_benchmark_of_scaling_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    processes: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """On ranks that are given what torchrun reads of its words."""
+    scaling = import_module("scaling")
+
+    def run(command: list[str], **options: Any) -> SimpleNamespace:
+        assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+        read = parse_args(command[3:])
+        assert read.standalone
+        words, count = [read.training_script, *read.training_script_args], int(read.nproc_per_node)
+        assert options == {"check": True, "stdout": subprocess.PIPE, "text": True}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        both = prepared_ranks(processes, words, count, **pipes)
+        ends = [rank.communicate() for rank in both]
+        assert [rank.returncode for rank in both] == [0] * count, ends
+        return SimpleNamespace(stdout="".join(out for out, _ in ends))
+
     prepare(tmp_path, clusters(8))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     options = ["--ranks", "2", "--modes", "strong", "--batch", "1", "--steps", "3"]
     small = ["--channels", "8", "--layers", "1", "--radial", "8", "--device", "cpu"]
     command = ["scaling.py", str(tmp_path / "set.h5"), *options, *small]
     monkeypatch.setattr(sys, "argv", command)
-    import_module("scaling").main()
+    monkeypatch.setattr(scaling, "subprocess", SimpleNamespace(run=run, PIPE=subprocess.PIPE))
+    scaling.main()
     found = json.loads(capsys.readouterr().out)
     assert (found["mode"], found["ranks"], found["batch_per_rank"]) == ("strong", 2, 1)
     assert found["frames_per_second"] == pytest.approx(2e3 / found["ms_per_step"], rel=0.01)
