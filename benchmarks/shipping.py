@@ -71,7 +71,8 @@ def sha256(path: Path) -> str:
 
 def recipe_name(metrics: dict[str, Any]) -> str:
     """File of the settings that the potential was made by."""
-    return "distil.yaml" if "distilled" in metrics else "train.yaml"
+    default = "distil.yaml" if "distilled" in metrics else "train.yaml"
+    return str(metrics.get("recipe", default))
 
 
 def hashes(folder: Path) -> dict[str, str]:

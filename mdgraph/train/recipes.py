@@ -82,8 +82,8 @@ RECIPES: Final[dict[str, Recipe]] = {
         },
     ),
     "liquid": Recipe(
-        "Molecules in periodic cells, as in a liquid. The settings are those of the shipped "
-        "water-pbe0.",
+        "Molecules in periodic cells, as in a liquid. The settings are those that the shipped "
+        "water-pbe0 began with.",
         {
             "potential": _network(64, 12, 32),
             "initialization": "normalized",

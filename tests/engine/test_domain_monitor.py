@@ -199,7 +199,7 @@ def test_a_run_warns_of_extrapolation_and_may_stop(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     # Inside at the start, and by each of four seeds of velocities outside in two ways at step 100.
-    hot = ["--temperature-K", "5000", "--new-velocities", "--chunk", "5",
+    hot = ["--temperature-K", "6000", "--new-velocities", "--chunk", "5",
            "--log-interval", "50", "--no-check", "--device", "cpu"]  # fmt: skip
     water = ROOT / "data" / "water27.extxyz"
     long = [*hot, "--steps", "105"]

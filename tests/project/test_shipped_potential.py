@@ -33,8 +33,11 @@ NAME = "water-pbe0"
 FOLDER = ROOT / "potentials" / NAME
 METRICS = json.loads((FOLDER / "metrics.json").read_text(encoding="utf-8"))
 CARD = (FOLDER / "card.md").read_text(encoding="utf-8")
-RECIPE = FOLDER / "train.yaml"
+RECIPE = FOLDER / "references.yaml"
 SETTINGS = read_training(RECIPE, {})
+CHAIN = ("train", "molecules", "liquid", "references")
+"""Recipes, each of which goes on from the one before."""
+NETWORK = read_training(FOLDER / "train.yaml", {}).potential
 GOAL = 15.0
 """meV/A, of the forces on held-out frames."""
 
@@ -52,9 +55,21 @@ def test_the_weights_belong_to_the_settings_and_the_data() -> None:
     assert potential.config.name == NAME
     assert potential.config.training_hash == METRICS["training_hash"]
     assert potential.parameter_count == METRICS["parameters"]
-    for key, asked in SETTINGS.potential.model_dump().items():
+    for key, asked in NETWORK.model_dump().items():
         assert potential.config.model_dump()[key] == asked, key
     assert (SETTINGS.steps, SETTINGS.seed) == (METRICS["steps"], METRICS["seed"])
+
+
+def test_recipes_go_on_from_each_other() -> None:
+    before = None
+    for name in CHAIN:
+        settings = read_training(FOLDER / f"{name}.yaml", {})
+        assert settings.start_from == before
+        assert settings.keep == "last"
+        before = settings.out
+    weights = sum(read_training(FOLDER / f"{name}.yaml", {}).steps or 0 for name in CHAIN[:-1])
+    assert weights == 10_000 + 6_500 + 12_176
+    assert "10,000, 6,500 and 12,176 steps" in CARD
 
 
 def recipe() -> list[list[str]]:
@@ -92,7 +107,7 @@ def test_the_card_has_the_errors_of_the_metrics() -> None:
 
 def test_the_card_describes_the_training() -> None:
     facts = dict(rows(f"# {NAME}"))
-    asked = SETTINGS.potential
+    asked = NETWORK
     assert facts["model"].startswith(
         f"TensorNet, {asked.layers} layers, {asked.channels} channels, "
         f"{asked.radial_basis.number} radial functions, cutoff {asked.cutoff:g} A; "

@@ -1,0 +1,75 @@
+"""The script behind water-pbe0: its clusters, the sets it makes, and how it counts neighbors."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ase.io
+import numpy as np
+import pytest
+from repository import ROOT
+
+from mdgraph.data import LabelledFrame, open_dataset, read_split
+
+CLUSTERS = ROOT / "potentials/water-pbe0/clusters.extxyz"
+
+
+@pytest.fixture
+def module(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("water_pbe0")
+
+
+def test_clusters_that_ship_are_those_that_the_script_draws(module: ModuleType) -> None:
+    clusters = ase.io.read(CLUSTERS, ":")
+    rest = clusters[0].get_potential_energy()
+    for atoms in clusters:
+        assert atoms.get_potential_energy() - len(atoms) // 3 * rest <= module.HIGHEST
+        assert np.abs(atoms.get_forces().sum(0)).max() < 0.05  # of a grid
+    random = np.random.default_rng(7)
+    drawn = list(module.molecules(random))
+    alone = [atoms.positions for atoms in clusters if len(atoms) == 3]
+    np.testing.assert_allclose(alone[1:], drawn, atol=1e-7)
+    pairs = [atoms.positions for atoms in clusters if len(atoms) == 6]
+    assert len(pairs) == 40
+    following = (module.pair(random) for _ in range(60))
+    left = list(pairs)
+    for positions in following:
+        if left and np.allclose(left[0], positions, atol=1e-7):
+            left.pop(0)
+    assert not left
+
+
+def test_clusters_lie_above_the_liquid_by_what_vaporization_takes(
+    module: ModuleType,
+    datasets_folder: Path,
+    tmp_path: Path,
+    mdgraph_command: Callable[..., Any],
+) -> None:
+    data = tmp_path / "water.h5"
+    source = datasets_folder / "water_pbe0" / "train.extxyz.gz"
+    assert mdgraph_command("data", "convert", source, data).status == 0
+    split = ROOT / "potentials/water-pbe0/split.json"
+    module.add(argparse.Namespace(data=data, split=split, clusters=CLUSTERS, copies=2))
+    with open_dataset(data) as liquid, open_dataset(tmp_path / "water-2.h5") as whole:
+        assert len(whole) == len(liquid) + 2 * 201
+        mean = np.mean([frame.energy / 64 for frame in liquid.frames(np.arange(len(liquid)))])
+        first, again, second = whole.frames(np.arange(len(liquid), len(liquid) + 3))
+        assert first.energy - mean == pytest.approx(0.43, abs=1e-6)
+        assert again.energy == first.energy < second.energy
+        parts = read_split(tmp_path / "water-2.json", whole)
+        assert parts.validation.tolist() == read_split(split, liquid).validation.tolist()
+        assert len(parts.train) == 256 + 2 * 201
+
+
+def test_an_ideal_gas_has_no_structure(module: ModuleType) -> None:
+    random = np.random.default_rng(1)
+    frames = [
+        LabelledFrame(
+            np.full(20, 8), random.uniform(0, 12.0, (20, 3)), 12.0 * np.eye(3), np.full(3, True)
+        )
+        for _ in range(400)
+    ]
+    counted = module.g_oo(frames)[40:]
+    assert counted.mean() == pytest.approx(1.0, abs=0.02)
