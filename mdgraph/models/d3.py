@@ -43,10 +43,9 @@ from mdgraph.errors import InputError, name_some, printable, similar_names
 from mdgraph.gpu.launch import tracing
 from mdgraph.models.architectures import Architecture, KeptNumbers, architecture_named, register
 from mdgraph.models.config import PotentialConfig, Range, Text
-from mdgraph.models.level_of_theory import functional_in
 from mdgraph.models.ops.messages import gather, sum_slots
 from mdgraph.models.pair_potentials import switched
-from mdgraph.models.potential import Atoms, ListRoles, PotentialModule
+from mdgraph.models.potential import Atoms, ListRoles, PotentialModule, functional_in
 from mdgraph.neighbors.pairs import Pairs
 
 BOHR: Final = 0.529177210903

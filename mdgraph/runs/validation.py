@@ -285,10 +285,10 @@ def all_checks(
         MOST_FRAMES,
         QUICK_FRAMES,
         frame_checks,
+        look_alikes_check,
         spaced,
         system_of,
     )
-    from mdgraph.validate.held_out import look_alikes_check
     from mdgraph.validate.molecule_checks import molecule_checks
     from mdgraph.validate.verdicts import Check, Verdict
 

@@ -18,9 +18,9 @@ from mdgraph.signals import PATIENCE, SIGNALS, deliver, delivered_later, is_caug
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.distributed import Processes
 from mdgraph.train.evaluation import score, table
+from mdgraph.train.frames import BatchPlan
 from mdgraph.train.losses import loss_at_start
 from mdgraph.train.optimizers import controls_at
-from mdgraph.train.plan import BatchPlan
 from mdgraph.train.progress import (
     CHECKPOINT,
     Checkpoint,

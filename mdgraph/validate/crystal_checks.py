@@ -24,9 +24,11 @@ from mdgraph.system import System
 from mdgraph.validate.crystals import (
     ENERGY_FROM,
     J_PER_M2,
+    PUBLISHED,
     SEARCHED,
     CrystalProbe,
     Phase,
+    Value,
     elastic_tensor,
     expected_distance,
     ideal_crystal,
@@ -41,7 +43,6 @@ from mdgraph.validate.crystals import (
     supercell,
     with_cell,
 )
-from mdgraph.validate.published import PUBLISHED, Value
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 
 Array = NDArray[np.float64]

@@ -6,7 +6,7 @@ from ase.build import bulk, molecule
 
 from mdgraph.data.bonding import bond_lengths, bonded
 from mdgraph.distil.config import SamplingConfig
-from mdgraph.distil.moves import (
+from mdgraph.distil.sampling import (
     MOVES,
     bend,
     collide,

@@ -21,7 +21,7 @@ from mdgraph.io.structures import from_ase
 from mdgraph.models import D3Potential, PotentialModule, d3_config, term, with_terms
 from mdgraph.models import d3 as module
 from mdgraph.models.d3 import BOHR, DEFAULT_CUTOFF, HARTREE, d3_tables
-from mdgraph.models.level_of_theory import dispersion_in, functional_in
+from mdgraph.models.potential import dispersion_in, functional_in
 from mdgraph.system import System
 from mdgraph.units import BAR, SYMBOLS
 

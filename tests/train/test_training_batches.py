@@ -11,9 +11,8 @@ from mdgraph.data import open_dataset
 from mdgraph.engine import Calculation
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.system import System
-from mdgraph.train.frames import FrameStore
+from mdgraph.train.frames import FrameStore, Sampler
 from mdgraph.train.loop import Training, train
-from mdgraph.train.plan import Sampler
 from mdgraph.train.tables import plan_shapes
 
 pytestmark = pytest.mark.usefixtures("without_report")

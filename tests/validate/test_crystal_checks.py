@@ -54,20 +54,24 @@ class EffectiveMedium(Evaluator):
 
     cutoffs: tuple[float, ...] = ()
 
+    def __init__(self) -> None:
+        self._systems: dict[tuple[int, int], Atoms] = {}
+
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
-        """See Evaluator; each system is evaluated by ASE."""
+        """See Evaluator; each system is evaluated by ASE, whose lists have a skin."""
         start = 0
         for place, size in enumerate(state.grouping.sizes):
             part = slice(start, start + size)
             start += size
             pbc = np.broadcast_to(state.pbc.numpy(), (len(state.grouping.sizes), 3))[place]
-            atoms = Atoms(
-                state.numbers[part].numpy(),
-                state.places()[part].numpy(),
-                cell=state.cell[place].numpy(),
-                pbc=pbc,
-                calculator=EMT(asap_cutoff=False),
-            )
+            atoms = self._systems.get((place, size))
+            if atoms is None:
+                atoms = Atoms(size * ["X"], calculator=EMT(asap_cutoff=False))
+                self._systems[place, size] = atoms
+            atoms.numbers = state.numbers[part].numpy()
+            atoms.positions = state.places()[part].numpy()
+            atoms.set_cell(state.cell[place].numpy())
+            atoms.pbc = pbc
             state.energies[part] = torch.tensor(atoms.get_potential_energies())
             state.forces[part] = torch.tensor(atoms.get_forces()).to(state.dtype)
             state.energy[place] = atoms.get_potential_energy()

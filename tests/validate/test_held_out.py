@@ -13,7 +13,7 @@ from mdgraph.data import LabelledFrame
 from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.system import System
-from mdgraph.validate.held_out import frame_errors, look_alikes, look_alikes_check
+from mdgraph.validate.frame_checks import frame_errors, look_alikes, look_alikes_check
 from mdgraph.validate.verdicts import Verdict
 
 

@@ -134,7 +134,8 @@ def test_weak_bonds_break_in_every_piece(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.usefixtures("short")
 def test_random_weights_are_wrong_in_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """No molecule holds."""
-    monkeypatch.setattr(module, "PICOSECONDS", 0.06)
+    monkeypatch.setattr(module, "PICOSECONDS", 0.02)
+    monkeypatch.setattr(module, "WARM_UP", 0.02)
     settings = {"species": (7,), "channels": 8, "layers": 1, "cutoff": 5.2}
     potential = random_network(20.0, settings | {"radial_basis": {"number": 6}})
     checks = checks_of(AutogradEvaluator(potential.double()))

@@ -4,7 +4,7 @@ import pytest
 from ase.data import atomic_numbers, reference_states
 from repository import ROOT
 
-from mdgraph.validate.published import PUBLISHED
+from mdgraph.validate.crystals import PUBLISHED
 
 TEXT = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
 KEYS = {
