@@ -401,7 +401,7 @@ def write_between(path: Path, marks: tuple[str, str], text: str) -> None:
 
 # New weights and measurements
 
-OF_WEIGHTS = ("validated", "beyond", "looks", "prior")
+OF_WEIGHTS = ("validated", "beyond", "looks", "prior", "recipe")
 """What --take removes of metrics, beside stability and what was measured, which get empty."""
 
 
