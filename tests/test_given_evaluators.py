@@ -1,6 +1,7 @@
 """What may be handed over as a potential: evaluators keep their precision and device."""
 
 from collections.abc import Sequence
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,15 +24,22 @@ from mdgraph.state import State
 POTENTIAL = network(**TENSORNET | {"layers": 0})
 
 
+@cache
 def fused(precision: str) -> FusedTensorNet:
     return FusedTensorNet(POTENTIAL, precision)
+
+
+@pytest.fixture
+def given(request: pytest.FixtureRequest) -> Any:
+    """A precision stands for the fused evaluator of it, which takes long to make."""
+    return fused(request.param) if isinstance(request.param, str) else request.param
 
 
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
         (
-            fused("mixed"),
+            "mixed",
             {"precision": "double"},
             (
                 "The FusedTensorNet was made for precision mixed, but double is asked for; "
@@ -39,7 +47,7 @@ def fused(precision: str) -> FusedTensorNet:
             ),
         ),
         (
-            fused("double"),
+            "double",
             {},
             (
                 "The FusedTensorNet was made for precision double, but mixed is asked for; "
@@ -47,7 +55,7 @@ def fused(precision: str) -> FusedTensorNet:
             ),
         ),
         (
-            fused("mixed"),
+            "mixed",
             {"evaluator": "reference"},
             (
                 "FusedTensorNet is an evaluator already and cannot become the evaluator reference; "
@@ -79,6 +87,7 @@ def fused(precision: str) -> FusedTensorNet:
             ),
         ),
     ],
+    indirect=["given"],
     ids=["precision", "default precision", "evaluator", "weights", "device", "no potential"],
 )
 def test_evaluators_that_do_not_match_the_options_are_refused(
@@ -94,12 +103,13 @@ def test_evaluators_that_do_not_match_the_options_are_refused(
 @pytest.mark.parametrize(
     ("given", "precision"),
     [
-        (fused("mixed"), "mixed"),
-        (fused("double"), "double"),
+        ("mixed", "mixed"),
+        ("double", "double"),
         (AutogradEvaluator(POTENTIAL), "double"),
         (AutogradEvaluator(POTENTIAL), "mixed"),
         (HarmonicWells(torch.zeros(6, 3), 1.0), "double"),
     ],
+    indirect=["given"],
 )
 def test_evaluators_that_match_the_options_are_used_unchanged(given: Any, precision: str) -> None:
     at = Calculation([crystal()], given, device="cpu", precision=precision)

@@ -17,7 +17,7 @@ from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.io.files import disk_failures
 from mdgraph.io.log import read_log
 from mdgraph.io.plumed import PlumedTable, read_plumed
-from mdgraph.runs.analyse.output import switching_warning
+from mdgraph.runs.analyse.report import switching_warning
 from mdgraph.runs.folder import RunDirectory
 from mdgraph.runs.replicas import exchange_numbers, ladder_temperatures
 from mdgraph.units import KILOJOULE_PER_MOLE

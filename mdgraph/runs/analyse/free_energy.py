@@ -43,7 +43,7 @@ from mdgraph.analysis.umbrellas import (
 from mdgraph.engine.observables.base import finite_or_null
 from mdgraph.errors import InputError, name_some, printable
 from mdgraph.runs.analyse.biased_runs import BiasedRun, BiasedRuns, read_biased_runs
-from mdgraph.runs.analyse.output import new_results, refuse_folder
+from mdgraph.runs.analyse.report import new_results, refuse_folder
 from mdgraph.units import KILOJOULE_PER_MOLE
 
 logger = logging.getLogger(__name__)

@@ -1,10 +1,17 @@
-"""Reads a trajectory once, and writes the folder of its analysis: page, tables and JSON."""
+"""Reads a trajectory once, and writes the folder of its analysis: page, tables and JSON.
+
+Folders of results are complete once they appear, and are not written over without being asked.
+"""
 
 import json
 import logging
 import math
+import os
+import shutil
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,10 +22,10 @@ from tqdm import tqdm
 from mdgraph import __version__
 from mdgraph.analysis.pages import html_image, html_page, html_table
 from mdgraph.engine.observables.base import finite_or_null
-from mdgraph.errors import FileError, InputError, printable, similar_names
+from mdgraph.errors import FileError, InputError, name_some, printable, similar_names
 from mdgraph.io.conversion import JoinedTrajectory, frames_between
+from mdgraph.io.files import disk_failures, sync_file
 from mdgraph.io.trajectories import Frame
-from mdgraph.runs.analyse.output import new_results, refuse_folder, switching_warning
 from mdgraph.runs.analyse.quantities import (
     FEWEST_INDEPENDENT,
     QUANTITIES,
@@ -43,6 +50,88 @@ _SAME_ENERGY: Final = 1e-4
 
 _BETWEEN_LINES: Final = 60.0
 """s from one line of progress to the next, where there is no terminal."""
+
+
+def refuse_folder(out: Path, results: str, *, overwrite: bool) -> None:
+    """Refuses a folder with other files than earlier results.
+
+    Args:
+        out: the folder, which need not exist.
+        results: name of the file that marks earlier results.
+        overwrite: whether these may be replaced.
+
+    Raises:
+        FileError: the folder may not be written.
+    """
+    with disk_failures(out, "write"):
+        if not out.exists():
+            return
+        if not out.is_dir():
+            raise FileError(f"{out} is a file; give the name of a new folder with --out.")
+        if not any(out.iterdir()):
+            return
+        if not (out / results).is_file():
+            raise FileError(
+                f"{out} holds other files than an analysis; give a new folder with --out."
+            )
+    if not overwrite:
+        raise FileError(
+            f"{out} holds an analysis already; replace it with --overwrite, or give another folder "
+            "with --out."
+        )
+
+
+def switching_warning(folder: Path, record: Mapping[str, Any]) -> str | None:
+    """A sentence about a run whose weights of terms change; None for others.
+
+    Args:
+        folder: of the run.
+        record: what its run.json holds.
+    """
+    about = record.get("switching")
+    if not about:
+        return None
+    end = 1e-3 * about["steps"] * record["configuration"]["timestep_fs"]
+    return (
+        f"{folder} changes weights of terms ({name_some([one['term'] for one in about['terms']])}) "
+        f"until {end:.6g} ps, so that nothing is at equilibrium before; leave that part out."
+    )
+
+
+@contextmanager
+def new_results(out: Path, results: str, *, overwrite: bool) -> Iterator[Path]:
+    """A temporary folder beside `out`, which takes its place at the end of the block.
+
+    Args:
+        out: see `refuse_folder`.
+        results: name of the file that marks earlier results.
+        overwrite: whether these are replaced.
+    """
+    target = Path(os.path.realpath(out))
+    with disk_failures(out, "write"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            temporary.chmod(0o777 & ~_umask())
+            yield temporary
+            for path in temporary.iterdir():
+                sync_file(path)
+            refuse_folder(out, results, overwrite=overwrite)
+            if target.exists():
+                before = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+                target.rename(before / target.name)
+                temporary.rename(target)
+                shutil.rmtree(before)
+            else:
+                temporary.rename(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 @dataclass(frozen=True, kw_only=True)
