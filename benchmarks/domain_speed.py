@@ -69,7 +69,8 @@ LATENCY_MS = 0.0104
 
 COPY_MS = 2.9e-5
 """What a copied atom costs besides its features' way: half of what two domains in one process take
-more than none at a million atoms, less that at 24,000, over the copies they have more."""
+more than none at a million atoms, less that at 24,000, over the copies they have more, when domains
+were evaluated one after the other and copies before anything else."""
 
 FIXED_MS = 0.22
 """Of an evaluation on one GPU, however few the atoms: 0.93 ms at 3,000 and 5.87 at 24,000."""

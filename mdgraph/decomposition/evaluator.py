@@ -38,6 +38,7 @@ from mdgraph.errors import InputError, LostRankError
 from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator, SumEvaluator
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.gpu.graphs import CapturedGraph, GraphMemory, captured
+from mdgraph.gpu.launch import Branch
 from mdgraph.models import ListRoles, TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import Precision
@@ -46,6 +47,12 @@ from mdgraph.state import State
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
+
+
+_SMALL: Final = 16_000
+"""Rows of a domain up to which two of a process are evaluated side by side: of 12,000 atoms each
+they take 4 % less on an H200 than one after the other, of 24,600 3 % more, as each takes what the
+other has in the cache."""
 
 
 class _DividedSystem:
@@ -79,6 +86,7 @@ class _DividedSystem:
         self._state = ref(state)
         self._lists, self._whole = list(lists), evaluator.whole
         self._exchange, self._grid = evaluator.exchange, evaluator.grid
+        self._beside = Branch(state.device, "domains")
         # Replaced whenever buffers are; kept, as an address would be that of later buffers too.
         self._offsets = [item.offsets for item in lists]
         self._division: Division | None = None
@@ -146,10 +154,7 @@ class _DividedSystem:
             self._share_(state)
             division.update_()
             domains = division.domains
-            for domain in domains:
-                domain.load_(state)
-            stages = zip(*map(self._stages, domains), strict=True)
-            for number, features in enumerate(stages):
+            for number, features in enumerate(self._stages(domains)):
                 if number % 2 == 0:
                     self._link.begin_(features)
                 else:
@@ -157,8 +162,11 @@ class _DividedSystem:
             self._found.zero_()
             atoms = len(state.numbers)
             forces, energies, virial, outgrown = self._found.split([3 * atoms, atoms, 9, 1])
+            virials = virial.new_zeros(9, atoms)
             for domain in domains:
-                domain.add_to_(forces.view(atoms, 3), energies, virial)
+                domain.add_to_(forces.view(atoms, 3), energies, virials)
+            # Over atoms, not rows, whose number would change the bits.
+            torch.sum(virials, 1, out=virial)
             outgrown.copy_(self._overflowed(division))
             self._exchange.sum_(self._found)
             if not self._exchange.leads:
@@ -220,9 +228,31 @@ class _DividedSystem:
                 flag = flag | item.overflowed()
         return flag
 
-    def _stages(self, domain: Subdomain) -> Iterator[Tensor]:
+    def _stages(self, domains: Sequence[Subdomain]) -> Iterator[Sequence[Tensor]]:
+        """Features of all domains at each stage, see `DividedNetwork`.
+
+        Every second small domain of a process is evaluated on a stream of its own: a kernel of a
+        part of the atoms ends with multiprocessors that have nothing to do, and kernels of another
+        domain fill them.
+        """
+        stages = [self._stages_of(domain) for domain in domains]
+        features: list[Any] = [None] * len(stages)
+        beside = len(stages) > 1 and max(one.capacity.owned for one in domains) <= _SMALL
+        step = 2 if beside else 1
+        while True:
+            if beside:
+                with self._beside.fork():
+                    features[1::2] = [next(one, None) for one in stages[1::2]]
+            features[::step] = [next(one, None) for one in stages[::step]]
+            self._beside.join()
+            if features[0] is None:
+                return
+            yield features
+
+    def _stages_of(self, domain: Subdomain) -> Iterator[Tensor]:
+        domain.load_(self._whole_state())
         owned = domain.capacity.owned
-        return self._whole.domain_stages_(domain.state, domain.lists, domain.result, owned)
+        yield from self._whole.domain_stages_(domain.state, domain.lists, domain.result, owned)
 
 
 class DecomposedEvaluator(Evaluator):

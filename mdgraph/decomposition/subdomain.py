@@ -215,24 +215,20 @@ class Subdomain:
         self.state.cell.copy_(state.cell)
         self.state.charge.copy_(state.charge)
 
-    def add_to_(self, forces: Tensor, energies: Tensor, virial: Tensor) -> None:
+    def add_to_(self, forces: Tensor, energies: Tensor, virials: Tensor) -> None:
         """Adds what its pairs gave; does not sync.
 
         Args:
             forces: (N, 3) float64, eV/A, of the system.
             energies: (N,) float64, eV.
-            virial: (9,) float64, eV.
+            virials: (9, N) float64, eV.
         """
         result, own = self.result, slice(self.capacity.owned)
-        # Each atom has one row at most; padding adds zeros, and never the only row of an atom.
-        found = torch.where(self.is_used[:, None], result.forces.to(forces.dtype), 0.0)
-        forces.index_add_(0, self.source, found)
+        # Each atom has one row at most. Padding has no pairs, so its forces and virials are zeros.
+        forces.index_add_(0, self.source, result.forces.to(forces.dtype))
         used, source = self.is_used[own], self.source[own]
         energies.index_add_(0, source, torch.where(used, result.energies[own], 0.0))
-        # Summed over atoms, not rows, whose number would change the bits.
-        virials = virial.new_zeros(9, len(energies))
-        virials.index_add_(1, source, torch.where(used, result.virials[:, own], 0.0))
-        virial += virials.sum(1)
+        virials.index_add_(1, source, result.virials[:, own])
 
     def cut_(
         self, owner: Tensor, neighbors: Tensor, system: State, lists: Sequence[NeighborList]

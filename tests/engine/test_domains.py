@@ -116,6 +116,18 @@ def test_domains_have_the_forces_of_the_whole(
         assert rms > 0.05
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_domains_side_by_side_have_the_bits_of_one_after_the_other(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = []
+    for rows in (0, 1_000_000):
+        monkeypatch.setattr("mdgraph.decomposition.evaluator._SMALL", rows)
+        states.append(whole_and_divided("water-pbe0", water(), (3, 1, 1), "mixed", device)[1])
+    for name in ("energies", "forces", "virial"):
+        assert torch.equal(getattr(states[0], name), getattr(states[1], name))
+
+
 def test_bricks_that_a_run_has_made_narrow_have_the_forces_of_the_whole() -> None:
     """A cell may shrink after the start: neighbors then lie beyond the next brick."""
     system = water((1, 1, 1))
