@@ -66,7 +66,7 @@ class BatchShape:
         Structures with more than half of the atoms do not count.
         """
         sizes = [len(system) for system in systems if 2 * len(system) <= self.atoms]
-        elements = set().union(*(system.numbers.tolist() for system in systems))
+        elements = set(np.unique(np.concatenate([system.numbers for system in systems])).tolist())
         return (
             max(sizes, default=0) <= self.room.largest
             and elements <= set(self.room.elements)
@@ -109,7 +109,7 @@ def common_shape(key: BatchKey, systems: Sequence[System], atoms: int) -> BatchS
     sizes = [len(system) for system in systems if 2 * len(system) <= atoms]
     if sum(sizes) <= atoms or atoms < _SMALLEST:
         return None
-    elements = sorted(set(np.concatenate([system.numbers for system in systems]).tolist()))
+    elements = np.unique(np.concatenate([system.numbers for system in systems])).tolist()
     largest = _SMALLEST
     while largest < max(sizes):
         largest *= 2
@@ -302,7 +302,7 @@ class Batches:
             return calculation.answer().results(len(systems))
         calculation.assign_(systems, rest)
         outputs = calculation.computed(graphed=True)
-        calculation.check_coincident()
+        calculation.check_close(systems, outputs)
         return outputs.results(len(systems))
 
     def _new_calculation(self, systems: list[System], room: BatchCapacity) -> Calculation:

@@ -17,7 +17,14 @@ from mdgraph.biases import Bias, CollectiveVariable
 from mdgraph.biases.applied import AppliedBiases
 from mdgraph.checkpoints import load
 from mdgraph.devices import device_named
-from mdgraph.engine.checks import check_duplicates, check_lengths, check_lengths_of, check_pairs
+from mdgraph.engine.checks import (
+    NEAREST,
+    any_close,
+    check_duplicates,
+    check_lengths,
+    check_lengths_of,
+    check_pairs,
+)
 from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.errors import CapacityError, InputError
 from mdgraph.evaluators import (
@@ -90,6 +97,11 @@ class HostOutputs:
         self.virial = self._view(state.virial)
         self.energies = self._view(state.energies)
         self.forces = self._view(state.forces)
+        # Of a state that takes other systems, within the graph: what the host does for it takes
+        # longer than the evaluation.
+        self._looks = state.room is not None and len(lists) > 0 and lists[0].cutoff >= NEAREST
+        self._close = torch.ones((), dtype=torch.bool, device=state.device)
+        self._found_close = self._host_copy(self._close)
         self._own_forces: list[Tensor] = []
         if forces is not None and forces is not state.forces:
             self._own_forces = [forces]
@@ -111,6 +123,10 @@ class HostOutputs:
         counts = [item.sticky() for item in self._lists]
         results = [*self._state.results, *self._own_forces]
         sources, targets = [*results, *counts], [*self._results, *self._counts]
+        if self._looks:
+            self._close.copy_(any_close(self._state, self._lists[0]))
+            sources.append(self._close)
+            targets.append(self._found_close)
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source, non_blocking=True)
 
@@ -120,6 +136,11 @@ class HostOutputs:
             # The state's device may lack an index and then means the current device.
             torch.cuda.current_stream(self._state.results[0].device).synchronize()
         return hold_all(self._lists, [counted.tolist() for counted in self._counts])
+
+    @property
+    def may_be_close(self) -> bool:
+        """Whether a pair may be closer than `NEAREST`; true where nothing has looked."""
+        return not self._looks or bool(self._found_close)
 
     @property
     def finite(self) -> bool:
@@ -462,8 +483,8 @@ class Calculation:
         self._updated = False
         self.check_coincident()
 
-    def check(self, systems: list[System]) -> None:
-        """Raises InputError for systems that cannot be computed; see above."""
+    def check(self, systems: list[System], *, distances: bool = True) -> None:
+        """Raises InputError for systems that cannot be computed; see above and `check_lengths`."""
         for system in systems:
             check_species(self.evaluator.species, system.numbers.tolist())
             if isinstance(self.evaluator.potential, PotentialModule):
@@ -471,12 +492,12 @@ class Calculation:
             check_charge(self.evaluator, total_charge(system))
         check_duplicates(systems)
         if self.evaluator.cutoffs:  # atoms that do not interact may lie anywhere
-            check_lengths(systems)
+            check_lengths(systems, distances=distances)
 
     def assign_(self, systems: list[System], padding: Sequence[System] = ()) -> None:
         """Puts other systems into the same buffers; captured graphs stay valid. Syncs.
 
-        `check_coincident` finds coinciding atoms after `compute`. Restraints do not change.
+        Distances are left to `check_close`, after `computed`. Restraints do not change.
 
         Args:
             systems: the others.
@@ -485,7 +506,7 @@ class Calculation:
         Raises:
             InputError: systems that the potential refuses or that do not fit; see `State`.
         """
-        self.check(systems)
+        self.check(systems, distances=False)
         self._evaluation.unplace()
         self.state.assign_([*systems, *padding])
         for neighbor_list in self.lists:
@@ -658,6 +679,17 @@ class Calculation:
             "The neighbor list could not be made large enough; "
             "check that the atoms are not on top of each other."
         )
+
+    def check_close(self, systems: list[System], outputs: HostOutputs) -> None:
+        """Does what `assign_` leaves of the checks, if an evaluation has met a pair so close.
+
+        Raises:
+            InputError: see `check_lengths` and `check_coincident`.
+        """
+        if outputs.may_be_close:
+            if self.lists:
+                check_lengths(systems)
+            self.check_coincident()
 
     def check_coincident(self) -> None:
         """Raises InputError if two atoms, or an atom and an image, are at one place; syncs."""

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mdgraph.errors import InputError
 from mdgraph.neighbors import NeighborList
@@ -60,6 +61,18 @@ def check_pairs(state: State, pairs: NeighborList) -> None:
             raise _coincident(*sorted((atom - start, neighbor - start)))
 
 
+def any_close(state: State, pairs: NeighborList) -> Tensor:
+    """() bool, whether a pair is closer than `NEAREST`; capturable, does not sync.
+
+    Without such a pair `check_pairs` passes, and `check_lengths` as far as it is of distances.
+    """
+    close = []
+    for block in pairs.pairs(state.positions, state.cell).blocks:
+        distance = torch.linalg.vector_norm(block.vectors.detach(), dim=-1)
+        close.append((block.valid & (distance < NEAREST)).any())
+    return torch.stack(close).any()
+
+
 def _coincident(first: int, second: int) -> InputError:
     return InputError(
         f"Atoms {first} and {second} are at the same place "
@@ -92,13 +105,18 @@ _SHIFTS: Final = np.array(
 )
 
 
-def check_lengths(systems: Sequence[System]) -> None:
+def check_lengths(systems: Sequence[System], *, distances: bool = True) -> None:
     """Refuses structures in nm or in fractions of their cell, before a list is allocated.
+
+    Args:
+        systems: the structures.
+        distances: whether it looks at distances too; see `any_close`.
 
     Raises:
         InputError: no more than 1 A^3 for each atom, or most atoms closer than 0.4 A to another.
     """
-    _check_all([(system.positions, system.cell, system.pbc) for system in systems])
+    shapes = [(system.positions, system.cell, system.pbc) for system in systems]
+    _check_all(shapes, distances=distances)
 
 
 def check_lengths_of(state: State) -> None:
@@ -114,7 +132,9 @@ def check_lengths_of(state: State) -> None:
     )
 
 
-def _check_all(systems: Sequence[tuple[Array, Array, NDArray[np.bool_]]]) -> None:
+def _check_all(
+    systems: Sequence[tuple[Array, Array, NDArray[np.bool_]]], *, distances: bool = True
+) -> None:
     """Checks positions (n, 3), cells and periodic directions, those of a kind together."""
     kinds: dict[tuple[int, ...], list[tuple[Array, Array]]] = {}
     for positions, cell, pbc in systems:
@@ -126,10 +146,10 @@ def _check_all(systems: Sequence[tuple[Array, Array, NDArray[np.bool_]]]) -> Non
             part = members[start : start + together]
             positions = np.stack([one for one, _ in part])
             cells = np.stack([cell for _, cell in part])
-            _check(positions, cells, np.array(periodic, dtype=bool))
+            _check(positions, cells, np.array(periodic, dtype=bool), distances=distances)
 
 
-def _check(positions: Array, cells: Array, pbc: NDArray[np.bool_]) -> None:
+def _check(positions: Array, cells: Array, pbc: NDArray[np.bool_], *, distances: bool) -> None:
     """Checks systems of as many atoms each: (G, n, 3), (G, 3, 3) and (3,)."""
     count = positions.shape[1]
     fractional = positions @ np.linalg.inv(cells)
@@ -137,6 +157,8 @@ def _check(positions: Array, cells: Array, pbc: NDArray[np.bool_]) -> None:
     volume = np.minimum(open_box, _widths(positions).prod(axis=1)).min() / count
     if volume <= DENSEST:
         raise _wrong_unit(f"There are {volume:.2g} A^3 for each atom, too few for any matter")
+    if not distances:
+        return
     sample = min(count, max(_FEWEST_ATOMS, min(_MOST_ATOMS, _DISTANCES // count)))
     indices = np.arange(sample) * count // sample
     # A structure may have two atoms that are close.
