@@ -31,10 +31,10 @@ def _trained(path: Path, out: Path, threads: int) -> None:
 def test_a_killed_training_resumes_to_the_same_weights(processes: Any, tmp_path: Path) -> None:
     options = {
         "validations": 4,
-        "checkpoint_interval": 20,
+        "checkpoint_interval": 15,
         "loss": {"perturbation": {"weight": 1.0}},
     }
-    path = prepare(tmp_path, clusters(16), steps=60, **options)
+    path = prepare(tmp_path, clusters(16), steps=40, **options)
     train(settings(path), quiet=True)
     arguments = path, tmp_path / "killed", torch.get_num_threads()
     process = processes.Process(target=_trained, args=arguments)
@@ -48,7 +48,7 @@ def test_a_killed_training_resumes_to_the_same_weights(processes: Any, tmp_path:
     assert not (tmp_path / "killed" / "model.safetensors").exists()
     other = {"seed": 7, "steps": 100, "loss": {"perturbation": {"weight": "1:2"}}}
     said = (
-        r"loss\.perturbation\.weight was \[1\.0, 1\.0\] and is \[1\.0, 2\.0\], steps was 60 and is "
+        r"loss\.perturbation\.weight was \[1\.0, 1\.0\] and is \[1\.0, 2\.0\], steps was 40 and is "
         "100, seed was 0 and is 7; resume"
     )
     with pytest.raises(InputError, match=said):
@@ -200,7 +200,7 @@ def test_a_loss_that_is_not_finite_is_rolled_back_once(
     back: int,
 ) -> None:
     """The step before a look spoils the weights, and no loss tells of it yet."""
-    path = prepare(tmp_path, clusters(16), steps=60, validations=6)
+    path = prepare(tmp_path, clusters(16), steps=40, validations=4)
     spoiled = [step]
     run = step_module.TrainingStep.run
 
@@ -217,8 +217,15 @@ def test_a_loss_that_is_not_finite_is_rolled_back_once(
     assert training.progress.log_bytes == (tmp_path / "out" / "log.csv").stat().st_size
     assert f"goes on from step {back} with half the learning rate" in caplog.text
     assert training.progress.factor == 0.5
-    assert outcome.steps == 60
+    assert outcome.steps == 40
     assert np.isfinite(outcome.metrics["validation"]["force_rmse_meV_per_A"])
+
+
+def test_a_second_loss_that_is_not_finite_ends_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = prepare(tmp_path, clusters(16), steps=40, validations=4)
+    run = step_module.TrainingStep.run
 
     def always(self: Any, shape: int, controls: Any) -> None:
         run(self, shape, controls)
@@ -226,7 +233,7 @@ def test_a_loss_that_is_not_finite_is_rolled_back_once(
 
     monkeypatch.setattr(step_module.TrainingStep, "run", always)
     with pytest.raises(MDGraphError, match="after one rollback already"):
-        train(settings(path, out=str(tmp_path / "bad")), quiet=True)
+        train(settings(path), quiet=True)
 
 
 def test_a_first_loss_far_beyond_that_at_the_start_is_rolled_back(
