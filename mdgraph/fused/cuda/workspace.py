@@ -72,8 +72,7 @@ class Workspace:
         offset: (R, K), distance from the centre of its interval, A.
         unit: (R, K, 4), unit vector and 1/d.
         central: (N, strips, K), derivatives of the energy by distance.
-        gradient: (R, K, 3), derivatives by pair vector, in slots of the list; in the last `mixed`
-            where it has room and all rows are evaluated.
+        gradient: (R, K, 3), derivatives by pair vector, in slots of the list.
         moments: (N, 9, Q), at the end their gradient.
         embedded, ungated: (N, 9, F), the embedding before its mixing, and before its gate.
         squares: (N, F), of `embedded`.
@@ -124,6 +123,8 @@ class Workspace:
         self.offset = empty(rows, slots)
         self.unit = empty(rows, slots, 4)
         self.central = empty(atoms, strips, slots)
+        self.gradient = empty(rows, slots, 3)
+        self.gradient[atoms:] = 0.0
         self.embedded, self.ungated = features(), features()
         self.squares = empty(atoms, channels)
         self.gate1, self.gate2 = empty(atoms, 2 * channels), empty(atoms, 3 * channels)
@@ -136,11 +137,6 @@ class Workspace:
             self.mixed = [mixed.to(torch.float16) for mixed in self.mixed]
             self.for_messages = [empty(rows, 9, channels, dtype=torch.bfloat16)] * layers
         self.changes = [features() for _ in range(layers)]
-        # Gradients of pairs come when Y is read no more; those of rows of others stay zero.
-        place = self.mixed[-1].flatten().view(dtype) if layers > 0 else empty(0)
-        if rows > atoms or len(place) < rows * slots * 3:
-            place = torch.zeros(rows * slots * 3, dtype=dtype, device=device)
-        self.gradient = place[: rows * slots * 3].view(rows, slots, 3)
         # Moments are used before and after the layers, so they share the first messages' memory.
         fits = layers > 0 and functions <= channels
         place = self.messages[0].flatten() if fits else empty(atoms * 9 * functions)
@@ -346,7 +342,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         dense=dense,
         edges=edges,
         readout=replace(dense, step=TILE, strip=min(64, dense.strip)),
-        moments=Blocks(1, 8 if 256 <= atoms < 2048 else 16, whole, 1),
+        moments=Blocks(1, 16 if atoms < 256 else 8, whole, 1),
         gradients=Blocks(1, 32, whole, 4) if few else Blocks(1, 4, whole, 1),
         message=message,
         adjoint=adjoint,
