@@ -243,12 +243,12 @@ def test_a_step_follows_its_gradient(tmp_path: Path, device: str, kind: str) -> 
 
 
 def test_a_potential_learns_to_stay_inside(tmp_path: Path) -> None:
-    """In 100 steps, of which none moves an atom as those do by which it is judged.
+    """In 60 steps, of which none moves an atom as those do by which it is judged.
 
     Forces that are fitted would smooth such a network too, so they count for
     next to nothing.
     """
-    path = prepare(tmp_path, clusters(16), steps=100, shapes=1, batch=8)
+    path = prepare(tmp_path, clusters(16), steps=60, shapes=1, batch=8)
     left = []
     for weight in (0.0, 10.0):
         loss: dict[str, Any] = {"perturbation": {"weight": weight, "max_displacement": 0.8}}
@@ -256,9 +256,9 @@ def test_a_potential_learns_to_stay_inside(tmp_path: Path) -> None:
         training = Training(settings(path, loss=loss), resume=False, quiet=True)
         steep(training)
         before = mean_outside(training, seed=1, steps=20).item()
-        for step, (shape, rows) in zip(range(100), training.plan.upcoming(0), strict=False):
+        for step, (shape, rows) in zip(range(60), training.plan.upcoming(0), strict=False):
             training.store.fill_(training.plan.batches[0], shape, rows)
-            training.step.run(shape, controls_at(training.config, step, 100, 1.0))
+            training.step.run(shape, controls_at(training.config, step, 60, 1.0))
         left.append(mean_outside(training, seed=1, steps=20).item() / before)
     assert left[0] > 0.5
     assert left[1] < 0.2
