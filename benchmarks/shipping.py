@@ -164,7 +164,8 @@ def _facts(folder: Path, metrics: dict[str, Any]) -> dict[str, str]:
     if "prior" in metrics:
         facts["prior"] = metrics["prior"]
     facts["trained by"] = (
-        f"`mdgraph {command}`, {metrics['steps']:,} steps of {recipe['batch']} frames, "
+        f"`mdgraph {command}`, {metrics['steps']:,} "
+        f"step{'s' * (metrics['steps'] != 1)} of {recipe['batch']} frames, "
         f"{metrics['seconds'] / 60:.1f} minutes of one {metrics['hardware']} {about['shared']}, "
         f"torch {metrics['torch']}, {about['date']}, seed {metrics['seed']}"
     )

@@ -13,7 +13,7 @@ drawn from wide ranges; pairs lie in all orientations, some of them pushed toget
 `add` writes the data set water-COPIES.h5 and its split: the liquid's frames, and so many copies of
 each cluster, all of them for training. A molecule at rest gets the mean energy of a molecule of the
 liquid and 0.43 eV, by which water at 298 K lies below its vapour. No label says so exactly, and
-train.yaml fits the energies of the liquid alone in the end.
+references.yaml fits the energies of the liquid alone in the end.
 
 `liquid` runs five starts at each temperature, 64 molecules each, with stochastic velocity
 rescaling and steps of 1 fs, and compares g_OO with that of all frames: the first peak and the
@@ -45,6 +45,7 @@ from mdgraph.data import (
 )
 from mdgraph.data.splits import write_split
 from mdgraph.engine import RadialDistributions, Simulation, StochasticVelocityRescaling
+from mdgraph.errors import InputError
 from mdgraph.io.files import write_atomically
 from mdgraph.system import System
 
@@ -176,6 +177,8 @@ def add(options: argparse.Namespace) -> None:
         about = Provenance(
             options.clusters.name,
             importer="benchmarks/water_pbe0.py",
+            # Theirs is PBE0/def2-TZVP without dispersion, as the card says; a set of one training
+            # has one level.
             level_of_theory=source.level_of_theory,
             licence="CC0-1.0",
         )
@@ -213,6 +216,11 @@ def liquid(options: argparse.Namespace) -> None:
         write_atomically(options.out, lambda path: _save(path, run(starts, options)))
     with np.load(options.out) as record:
         value, ps = record["g_oo"], 1e-3 * float(record["steps"])
+        if record["kelvin"].tolist() != options.kelvin:
+            raise InputError(
+                f"{options.out} is of --kelvin {' '.join(map(str, record['kelvin']))}; give these, "
+                "or another --out."
+            )
     groups = np.array([g_oo(part) for part in _groups(frames)])
     rows = {"frames": (g_oo(frames), groups)}
     for kelvin, own in zip(options.kelvin, value, strict=True):
@@ -280,6 +288,7 @@ def run(starts: list[System], options: argparse.Namespace) -> dict[str, Any]:
     value = np.asarray(result.value)[:, list(result.pairs).index("O-O")]
     return {
         "g_oo": value.reshape(len(options.kelvin), len(starts), BINS),
+        "kelvin": np.array(options.kelvin),
         "steps": simulation.step - WARM_FS,
     }
 

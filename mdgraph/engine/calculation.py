@@ -99,9 +99,12 @@ class HostOutputs:
         self.forces = self._view(state.forces)
         # Of a state that takes other systems, within the graph: what the host does for it takes
         # longer than the evaluation.
-        self._looks = state.room is not None and len(lists) > 0 and lists[0].cutoff >= NEAREST
-        self._close = torch.ones((), dtype=torch.bool, device=state.device)
-        self._found_close = self._host_copy(self._close)
+        self._checks_distances = (
+            state.room is not None and len(lists) > 0 and lists[0].cutoff >= NEAREST
+        )
+        if self._checks_distances:
+            self._close_pair = torch.ones((), dtype=torch.bool, device=state.device)
+            self._has_close_pair = self._host_copy(self._close_pair).fill_(True)
         self._own_forces: list[Tensor] = []
         if forces is not None and forces is not state.forces:
             self._own_forces = [forces]
@@ -123,10 +126,10 @@ class HostOutputs:
         counts = [item.sticky() for item in self._lists]
         results = [*self._state.results, *self._own_forces]
         sources, targets = [*results, *counts], [*self._results, *self._counts]
-        if self._looks:
-            self._close.copy_(any_close(self._state, self._lists[0]))
-            sources.append(self._close)
-            targets.append(self._found_close)
+        if self._checks_distances:
+            self._close_pair.copy_(any_close(self._state, self._lists[0]))
+            sources.append(self._close_pair)
+            targets.append(self._has_close_pair)
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source, non_blocking=True)
 
@@ -140,7 +143,7 @@ class HostOutputs:
     @property
     def may_be_close(self) -> bool:
         """Whether a pair may be closer than `NEAREST`; true where nothing has looked."""
-        return not self._looks or bool(self._found_close)
+        return not self._checks_distances or bool(self._has_close_pair)
 
     @property
     def finite(self) -> bool:

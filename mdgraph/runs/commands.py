@@ -208,11 +208,12 @@ def _on_devices(
                 "leave one of them out."
             )
         names = ranks_of(devices)
-        given = given_options(options, kind)
-        if resume:  # rank 0 judges what else is given
-            given = {name: given[name] for name in ("out", "domains") if name in given}
-            config = from_run = None
-        configuration, _ = _beginning(kind, config, given, from_run)
+        with _without_warnings():  # rank 0 reads the same again
+            given = given_options(options, kind)
+            if resume:  # it also judges what else is given
+                given = {name: given[name] for name in ("out", "domains") if name in given}
+                config = from_run = None
+            configuration, _ = _beginning(kind, config, given, from_run)
         if devices.strip() == "all":
             names = _one_a_domain(names, configuration, going_on=resume or resume_or_start)
     if len(names) == 1:
@@ -336,6 +337,18 @@ def _as_given(name: str, value: Any) -> str:
         return option_flag(name if value else f"no_{name}")
     values = value if isinstance(value, list | tuple) else [value]
     return " ".join(f"{option_flag(name)} {shlex.quote(str(one))}" for one in values)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Logs nothing of options below an error."""
+    options = logging.getLogger("mdgraph.runs")
+    level = options.level
+    options.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        options.setLevel(level)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from toys import LennardJones
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches, by_key, common_shape, padding
 from mdgraph.engine.calculation import EvaluationResult
+from mdgraph.engine.checks import check_lengths
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
@@ -255,6 +256,34 @@ class TestBatches:
         )
         with pytest.raises(InputError, match=f"structure 17: {fault}"):
             found_in(batches, systems)
+
+    def test_the_host_looks_at_distances_only_where_a_pair_is_close(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looked: list[int] = []
+
+        def check(systems: list[System], *, distances: bool = True) -> None:
+            if distances:
+                looked.append(len(systems))
+            check_lengths(systems, distances=distances)
+
+        monkeypatch.setattr("mdgraph.engine.calculation.check_lengths", check)
+        systems = drops(30)
+
+        def looks() -> int:
+            looked.clear()
+            graphs: GraphPool[Calculation] = GraphPool(memory=GraphMemory(recorded))
+            batches = Batches(AutogradEvaluator(ARGON), CPU, DOUBLE, graphs=graphs, atoms=256)
+            assert len(found_in(batches, systems)) == 30
+            assert graphs.creations == 1
+            return len(looked)
+
+        ordinary = looks()
+        # Two atoms of many may be close, and the batch after has none.
+        positions = systems[17].positions.copy()
+        positions[3] = positions[2] + [0.3, 0.0, 0.0]
+        systems[17] = systems[17].replace(positions=positions)
+        assert looks() == ordinary + 1
 
     def test_structures_larger_than_a_batch(self) -> None:
         systems = drops(12, largest=64)

@@ -42,8 +42,8 @@ _LINES: Final = 60.0
 """s between two lines of progress where there is no terminal."""
 
 _LINKED: Final = 5
-"""Blocks that a rank has at a time: one travels, one is parsed, one evaluated, one formatted, and
-one spare. Each of these takes about as long, so with two the rank's device waits half its time."""
+"""Blocks that a rank has at a time, one for each of its stages: two travel, there and back, one is
+parsed, one evaluated, one formatted. With two in all its device waits half of its time."""
 
 _PARSED: Final = 5
 """Blocks of a device that are parsed or being parsed while it evaluates another, beside other
