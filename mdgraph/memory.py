@@ -44,7 +44,7 @@ _CAPTURED_START: Final = 70_000_000
 _WEIGHT: Final = 20
 """Bytes a weight, of which copies in float64 are made while a potential is loaded."""
 
-_FUSED_START: Final = {"cpu": 27_000_000, "cuda": 20_000_000}
+_FUSED_START: Final = {"cpu": 2_000_000, "cuda": 20_000_000}
 _CHANNEL: Final = {"cpu": 600_000, "cuda": 150_000}
 """Bytes for making tables, and for each channel of them; on a CPU kernels read from the disk are
 in, and on CUDA tables are made on the host."""

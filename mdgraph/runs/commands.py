@@ -51,7 +51,7 @@ from mdgraph.runs.options import (
     potential_argument,
 )
 from mdgraph.shipped import EXAMPLES, FILE_NAME, write_example
-from mdgraph.signals import Interrupted, unfinished_status
+from mdgraph.signals import Interrupted, signals_ignored, unfinished_status
 
 logger = logging.getLogger(__name__)
 
@@ -151,8 +151,9 @@ def md(
         text += f", {outcome.ns_per_day:.3g} ns/day"
     if outcome.mean_temperature is not None:
         text += f", mean temperature {outcome.mean_temperature:.1f} K"
-    typer.echo(f"{text}.")
-    _say_where("md", outcome)
+    with _uninterrupted(outcome):
+        typer.echo(f"{text}.")
+        _say_where("md", outcome)
 
 
 @options_of(MinimizeConfig)
@@ -167,11 +168,12 @@ def minimise(
     options = _on_devices(devices, options, MinimizeConfig, config, resume, resume_or_start)
     outcome = _outcome(MinimizeConfig, config, resume, resume_or_start, options)
     subject = "A minimum" if outcome.converged else "No minimum within the tolerances"
-    typer.echo(
-        f"{subject} is reached after {outcome.steps} steps; the largest force is "
-        f"{outcome.largest_force:.3g} eV/A."
-    )
-    _say_where("minimise", outcome)
+    with _uninterrupted(outcome):
+        typer.echo(
+            f"{subject} is reached after {outcome.steps} steps; the largest force is "
+            f"{outcome.largest_force:.3g} eV/A."
+        )
+        _say_where("minimise", outcome)
 
 
 def _on_devices(
@@ -407,6 +409,11 @@ def _again(command: str, folder: Path, ranks: int) -> str:
     devices = launched_devices()
     many = f"torchrun --nproc-per-node {ranks} -m " if ranks > 1 and devices is None else ""
     return f"{many}mdgraph {command} --resume{where}" + f" --devices {devices}" * bool(devices)
+
+
+def _uninterrupted(outcome: "RunOutcome") -> contextlib.AbstractContextManager[None]:
+    """Of a run that a signal ended, lets the same one from elsewhere not cut off how to go on."""
+    return contextlib.nullcontext() if outcome.signal is None else signals_ignored()
 
 
 def _say_where(command: str, outcome: "RunOutcome") -> None:

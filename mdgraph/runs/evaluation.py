@@ -296,9 +296,9 @@ def run_stream(
         logging.getLogger("mdgraph").setLevel(logging.ERROR)  # rank 0 says what is the same
     error, setup = None, None
     try:
+        results = ResultsFile.opened(configuration) if ranks.rank == 0 else None
         if ranks.rank == 0:
             StreamSource(configuration.structures).check_files()
-        results = ResultsFile.opened(configuration) if ranks.rank == 0 else None
         source = read_potential(configuration)
         if not configuration.check:
             say_unmeasured(precision_named(configuration.precision))

@@ -5,7 +5,8 @@ The starts are checked at regular intervals. A start fails if
 - its bonds differ from the first ones at two checks in a row, since a stretched bond may return;
 - a distance is below 0.7 of the shortest one of these elements in training;
 - its forces are not finite or its temperature runs away; the other starts go on without it;
-- its mean temperature, after the warm-up, is more than 5 standard errors off the bath.
+- its mean temperature, after the warm-up, is more than 5 standard errors off the bath, or more
+  than chance explains where few blocks tell that error.
 """
 
 import math
@@ -35,7 +36,11 @@ FEWEST_BLOCKS: Final = 4
 """Blocks of the time of each start; fewer give no standard error of the temperature."""
 
 SIGMAS: Final = 5.0
-"""Most standard errors between a mean temperature and the bath."""
+"""Standard errors that a mean temperature may be off the bath, at least."""
+
+CHANCE: Final = 1e-4
+"""That a sound start is further off than allowed. A standard error from few blocks is itself
+uncertain: of two sound starts with five blocks each, one in 500 lies beyond 5 of them."""
 
 MEMORIES: Final = 5.0
 """Times 1 / friction, after which the energy of an oscillator is independent of its start."""
@@ -233,8 +238,9 @@ def stability(
     deviations = temperature_deviations(
         monitor.starts, options.temperature, options.independent_looks
     )
+    largest = largest_deviation(monitor.starts, options.independent_looks)
     for start, deviation in zip(monitor.starts, deviations, strict=True):
-        if abs(deviation) > SIGMAS:
+        if abs(deviation) > largest:
             start.failures["temperature"] = ps
     ends = _others(simulation, systems[0], set()) if monitor.running else []
     return StabilityResult(ps, monitor.starts, deviations, ends)
@@ -285,9 +291,8 @@ def temperature_deviations(
         independent: checks after which a temperature is independent; blocks are at least as long.
     """
     means, spreads = [], []
-    for start in starts:
-        blocks = min(MOST_BLOCKS, len(start.kelvin) // independent)
-        if blocks < FEWEST_BLOCKS:
+    for start, blocks in zip(starts, _numbers_of_blocks(starts, independent), strict=True):
+        if not blocks:
             means.append(math.nan)
             continue
         size = len(start.kelvin) // blocks
@@ -296,3 +301,26 @@ def temperature_deviations(
         spreads.append(values.var(ddof=1) / blocks)
     error = math.sqrt(float(np.mean(spreads))) if spreads else math.nan
     return [(mean - temperature) / error for mean in means]
+
+
+def largest_deviation(starts: Sequence[Start], independent: int) -> float:
+    """Standard errors that mean temperatures may be off: `SIGMAS`, or more of few blocks.
+
+    Means over their estimated error follow Student's distribution with as many degrees of freedom
+    as there are blocks, less one for each start; of it all but `CHANCE` lies within.
+
+    Args:
+        starts: see `temperature_deviations`.
+        independent: see `temperature_deviations`.
+    """
+    from scipy.special import stdtrit
+
+    blocks = [number for number in _numbers_of_blocks(starts, independent) if number]
+    freedom = sum(blocks) - len(blocks)
+    return max(SIGMAS, float(stdtrit(freedom, 1.0 - 0.5 * CHANCE))) if freedom else math.inf
+
+
+def _numbers_of_blocks(starts: Sequence[Start], independent: int) -> list[int]:
+    """Of each start; 0 for too few."""
+    numbers = [min(MOST_BLOCKS, len(start.kelvin) // independent) for start in starts]
+    return [number if number >= FEWEST_BLOCKS else 0 for number in numbers]

@@ -1,5 +1,6 @@
 """The probe of stability sees what breaks, and counts what does not."""
 
+import math
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import torch
 from ase import Atoms
 from ase.build import bulk, molecule
 from repository import ROOT
+from scipy.signal import lfilter
 
 from mdgraph.engine import Simulation
 from mdgraph.io.structures import from_ase, read_systems
@@ -23,6 +25,7 @@ from mdgraph.validate.stability import (
     StabilityOptions,
     StabilityResult,
     Start,
+    largest_deviation,
     temperature_deviations,
 )
 
@@ -163,6 +166,28 @@ def test_temperatures_are_judged_by_their_own_noise() -> None:
     assert np.delete(found, 3).max() < 4.0
     few = [Start([290.0, 310.0] * 90)]
     assert np.isnan(temperature_deviations(few, 300.0, 50)).all()
+
+
+def test_few_blocks_call_no_sound_start_off_and_a_hot_one_still() -> None:
+    """Pairs of starts with five blocks each, as 8 ps of `mdgraph validate` give."""
+    generator, looks, independent = np.random.default_rng(5), 375, 63
+    noise = generator.normal(size=(4000, 2, looks))
+    kelvin = 300.0 + 10.0 * lfilter([1.0], [1.0, -math.exp(-20.0 / 250.0)], noise)
+    beyond_five = beyond = hot = 0
+    for pair_of_starts in kelvin:
+        starts = [Start(one.tolist()) for one in pair_of_starts]
+        largest = largest_deviation(starts, independent)
+        assert 7.0 < largest < 7.3
+        found = np.abs(temperature_deviations(starts, 300.0, independent))
+        beyond_five += int((found > 5.0).sum())
+        beyond += int((found > largest).sum())
+        starts[1] = Start((pair_of_starts[1] + 90.0).tolist())
+        hot += abs(temperature_deviations(starts, 300.0, independent)[1]) > largest
+    assert beyond_five >= 10
+    assert beyond <= 4
+    assert hot > 3900
+    long = [Start(np.tile(kelvin[0, 0], 20).tolist())] * 2
+    assert largest_deviation(long, independent) == 5.0
 
 
 def runs(frames: list[Atoms], **changes: Any) -> StabilityResult:
