@@ -122,7 +122,7 @@ def test_the_card_describes_the_training() -> None:
     device = METRICS["hardware"].removeprefix("NVIDIA ")
     torch_version = ".".join(METRICS["torch"].split(".")[:2])
     for words in (
-        f"{METRICS['steps']:,} steps of {SETTINGS.batch} frames",
+        f"{METRICS['steps']:,} step{'s' * (METRICS['steps'] != 1)} of {SETTINGS.batch} frames",
         f"{METRICS['seconds'] / 60:.1f} minutes",
         device,
         f"torch {torch_version}",
