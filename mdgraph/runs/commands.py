@@ -411,9 +411,19 @@ def _again(command: str, folder: Path, ranks: int) -> str:
     return f"{many}mdgraph {command} --resume{where}" + f" --devices {devices}" * bool(devices)
 
 
-def _uninterrupted(outcome: "RunOutcome") -> contextlib.AbstractContextManager[None]:
+@contextmanager
+def _uninterrupted(outcome: "RunOutcome") -> Iterator[None]:
     """Of a run that a signal ended, lets the same one from elsewhere not cut off how to go on."""
-    return contextlib.nullcontext() if outcome.signal is None else signals_ignored()
+    if outcome.signal is None:
+        yield
+        return
+    try:
+        with signals_ignored():
+            yield
+    finally:
+        if outcome.ranks > 1:
+            # torchrun would kill the other ranks before they print this, once the first has ended.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _say_where(command: str, outcome: "RunOutcome") -> None:
@@ -430,9 +440,6 @@ def _say_where(command: str, outcome: "RunOutcome") -> None:
         if command == "md":
             _say_next(outcome)
         return
-    if outcome.ranks > 1:
-        # torchrun would kill the other ranks, before they print this, once the first has ended.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     again = _again(command, folder, outcome.ranks)
     typer.echo(f"Stopped by {_reason(outcome.signal, outcome)}; go on with: {again}")
     raise typer.Exit(unfinished_status(outcome.signal))
