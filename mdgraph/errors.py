@@ -5,6 +5,7 @@ prints the sentence and ends with status 1, a Python caller sees the class.
 """
 
 import difflib
+import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -122,6 +123,18 @@ def _escape(character: str) -> str:
 
 class LostRankError(MDGraphError):
     """Another rank of the job ended, or does not answer."""
+
+
+@contextmanager
+def errors_logged_alone(name: str) -> Iterator[None]:
+    """A logger, and those below it by name, log nothing below errors within the block."""
+    log = logging.getLogger(name)
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 @contextmanager

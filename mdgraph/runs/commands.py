@@ -21,7 +21,13 @@ from typer.core import TyperCommand
 
 from mdgraph import __version__
 from mdgraph.ensembles import ENSEMBLES
-from mdgraph.errors import InputError, LostRankError, old_name, printable
+from mdgraph.errors import (
+    InputError,
+    LostRankError,
+    errors_logged_alone,
+    old_name,
+    printable,
+)
 from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
 from mdgraph.processes import end_with_launcher, launch, launched_devices
 from mdgraph.runs import data_commands, training, validation
@@ -210,7 +216,7 @@ def _on_devices(
                 "leave one of them out."
             )
         names = ranks_of(devices)
-        with _without_warnings():  # rank 0 reads the same again
+        with errors_logged_alone("mdgraph.runs"):  # rank 0 reads the same again
             given = given_options(options, kind)
             if resume:  # it also judges what else is given
                 given = {name: given[name] for name in ("out", "domains") if name in given}
@@ -339,18 +345,6 @@ def _as_given(name: str, value: Any) -> str:
         return option_flag(name if value else f"no_{name}")
     values = value if isinstance(value, list | tuple) else [value]
     return " ".join(f"{option_flag(name)} {shlex.quote(str(one))}" for one in values)
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Logs nothing of options below an error."""
-    options = logging.getLogger("mdgraph.runs")
-    level = options.level
-    options.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        options.setLevel(level)
 
 
 @contextmanager

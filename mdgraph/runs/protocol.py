@@ -13,7 +13,13 @@ import yaml
 
 from mdgraph.devices import device_named
 from mdgraph.ensembles import ENSEMBLES, named_ensemble
-from mdgraph.errors import CheckpointError, FileError, InputError, MDGraphError
+from mdgraph.errors import (
+    CheckpointError,
+    FileError,
+    InputError,
+    MDGraphError,
+    errors_logged_alone,
+)
 from mdgraph.io.commented_yaml import comment, commented_defaults
 from mdgraph.io.files import disk_failures, remove_abandoned, write_atomically
 from mdgraph.io.formats import read_trajectory
@@ -422,19 +428,15 @@ def _check_unbegun(stages: Sequence[Stage]) -> None:
             starts = [with_topology(trajectory.system(0), part)] if len(trajectory) else []
     else:
         starts = read_starts(stages[0].configuration)[:1]
-    log = logging.getLogger("mdgraph")
     for number, stage in waiting:
-        level = log.level
-        log.setLevel(logging.ERROR)  # the stage logs all of it when it begins
         try:
-            _build(stage.configuration, starts)
+            with errors_logged_alone("mdgraph"):  # the stage logs all of it when it begins
+                _build(stage.configuration, starts)
         except (InputError, FileError, CheckpointError) as error:
             what = f"Stage {number} of {len(stages)}, {stage.name}"
             raise type(error)(f"{what}: {error}") from error
         except MDGraphError:
             continue  # concerns the initial state, which earlier stages change
-        finally:
-            log.setLevel(level)
 
 
 def _build(configuration: RunConfig, starts: Sequence[System]) -> None:

@@ -9,7 +9,13 @@ import signal
 import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
@@ -19,7 +25,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from typer.core import TyperCommand
 
-from mdgraph.errors import InputError, MDGraphError, printable
+from mdgraph.errors import InputError, MDGraphError, errors_logged_alone, printable
 from mdgraph.io.commented_yaml import model_of
 from mdgraph.io.files import disk_failures, readable_file, remove_abandoned, write_atomically
 from mdgraph.runs.config_files import (
@@ -455,17 +461,10 @@ def _stoppable(folder: Path) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _first_process_logs() -> Iterator[None]:
+def _first_process_logs() -> AbstractContextManager[None]:
     """Of several processes only the first logs, but all log errors."""
-    log = logging.getLogger("mdgraph")
-    before = log.level
-    if os.environ.get("RANK", "0") != "0":
-        log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
+    first = os.environ.get("RANK", "0") == "0"
+    return nullcontext() if first else errors_logged_alone("mdgraph")
 
 
 @contextmanager

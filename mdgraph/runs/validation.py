@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -12,7 +11,13 @@ import numpy as np
 import typer
 
 from mdgraph import __version__
-from mdgraph.errors import FileError, InputError, MDGraphError, printable
+from mdgraph.errors import (
+    FileError,
+    InputError,
+    MDGraphError,
+    errors_logged_alone,
+    printable,
+)
 from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
 from mdgraph.runs.data_commands import import_frames, with_import_options
 from mdgraph.runs.options import Overwrite, potential_argument
@@ -121,7 +126,8 @@ def validate(
         temperature = float(max(temperatures_in(names), default=AMBIENT))
     place = device_named(device)
     checks: list[Check] = []
-    with _quiet_engine():
+    # What relaxes is in a check's sentence.
+    with errors_logged_alone("mdgraph.engine"):
         for check in all_checks(
             source,
             frames,
@@ -164,18 +170,6 @@ def validate(
     typer.echo(printable(f"{counts}; {out / PAGE_FILE}"))
     if verdict is Verdict.WRONG:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _quiet_engine() -> Iterator[None]:
-    """The engine logs errors alone within the block: what relaxes is in a check's sentence."""
-    log = logging.getLogger("mdgraph.engine")
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
 
 
 def _write(target: Path, text: str, *, new: bool) -> None:
