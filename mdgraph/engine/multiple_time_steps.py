@@ -23,15 +23,22 @@ STEPS: Final = (2, 4, 8, 16, 32)
 
 
 def longest_outer_step(mass: float) -> float:
-    """Fs between impulses, beyond which atoms of this mass (amu) or more gain energy from them.
+    """Fs between impulses, beyond which atoms of this mass (amu) or more may gain energy from them.
 
     An O-H bond vibrates in 9 fs, and impulses at half of that time heat it, whatever the friction
-    (resonance, DOI 10.1103/PhysRevLett.93.150201): 4 fs, and 6 fs for hydrogen of 3 amu. Bonds of
-    heavier atoms vibrate more slowly, in times that go as the root of the mass.
+    (resonance, DOI 10.1103/PhysRevLett.93.150201). In liquids some vibrate faster: water ran away
+    at 4 fs by two pairs of potentials, and held at 6 fs with hydrogen of 3 amu
+    (docs/multiple_time_steps.md). So 3.8 fs, a tenth below what is measured of a pair that differs
+    little, and 6 fs; bonds of heavier atoms vibrate in times that go as the root of the mass.
     """
+    return _by_mass(mass, 3.8, 6.0)
+
+
+def _by_mass(mass: float, of_hydrogen: float, of_three: float) -> float:
+    """One of two times, for hydrogen and hydrogen of 3 amu, or that of heavier atoms."""
     if mass < 2.9:
-        return 4.0
-    return 6.0 if mass < 4.0 else 4.0 * mass**0.5
+        return of_hydrogen
+    return of_three if mass < 4.0 else of_hydrogen * mass**0.5
 
 
 def check_inner_steps(steps: int) -> None:
@@ -49,16 +56,17 @@ def check_inner_species(small: Evaluator, numbers: list[int]) -> None:
 
 
 def default_steps(timestep: float, hydrogen_mass: float) -> int:
-    """The most of `STEPS` whose outer step is at most half of the longest; else the fewest.
+    """The most of `STEPS` whose outer step is at most 2 fs, or 3 fs with hydrogen of 3 amu.
 
-    Near the longest one a run holds only with a small potential that is near to the large one:
-    water of 3,072 atoms ran away after 4 ps of outer steps of 4 fs (docs/multiple_time_steps.md).
+    The fewest where there is none. That is half of where runs are known to fail or were not tried
+    (see `longest_outer_step`): nearer to it a run holds only with a small potential that is near to
+    the large one.
 
     Args:
         timestep: of the small potential, fs.
-        hydrogen_mass: of the lightest atoms, amu; see `longest_outer_step`.
+        hydrogen_mass: of the lightest atoms, amu.
     """
-    longest = 0.5 * longest_outer_step(hydrogen_mass) * (1.0 + 1e-9)
+    longest = _by_mass(hydrogen_mass, 2.0, 3.0) * (1.0 + 1e-9)
     return max((steps for steps in STEPS if steps * timestep <= longest), default=STEPS[0])
 
 

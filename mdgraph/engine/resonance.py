@@ -33,6 +33,11 @@ _MOST: Final = 0.8
 _NONE: Final = 1e-3
 """A smaller share of the forces above `LOWEST` drives nothing."""
 
+_SAFE: Final = 0.9
+"""Share of the longest step from which on a step is warned of: a fifth of the power lies at
+frequencies above those it was taken from, and water with 4.2 fs ran away at 4.0
+(docs/multiple_time_steps.md)."""
+
 
 @dataclass(frozen=True, eq=False)
 class ForceDifference:
@@ -68,7 +73,7 @@ class ForceDifference:
         return np.array([np.interp(_MOST * own[-1], own, ends) for own in sums])
 
     def longest_steps(self) -> Array:
-        """Outer steps (E,), fs, from which on the impulses resonate; infinite without any.
+        """Outer steps (E,), fs, from which on most impulses resonate; infinite without any.
 
         An oscillator of force constant k, of which the impulses are the part dk, gains energy
         where half of its period is from 1 to 1 / (1 - dk/k) outer steps.
@@ -78,7 +83,7 @@ class ForceDifference:
         return np.where(share < _NONE, np.inf, halves * (1.0 - share))
 
     def text(self, outer_step: float) -> tuple[bool, str]:
-        """Whether an outer step, fs, resonates, and a sentence about it."""
+        """Whether an outer step, fs, is within a tenth of resonance, and a sentence about it."""
         limits, shares, rms, highest = (
             *(self.longest_steps(), self.shares()),
             *(self.rms(), self.highest()),
@@ -94,13 +99,13 @@ class ForceDifference:
                 f"{100.0 * _NONE:g} %, so nothing there limits the outer step."
             )
         first = int(limits.argmin())
-        resonates = outer_step >= limits[first]
+        resonates = outer_step >= _SAFE * limits[first]
         advice = "; take fewer inner_steps or a shorter time step" if resonates else ""
         return resonates, (
             f"Above {LOWEST:,.0f} /cm the forces of the two potentials differ on "
             f"{', on '.join(parts)}. Those on {self.elements[first]} reach {highest[first]:,.0f} "
-            f"/cm, where outer steps from {limits[first]:.2g} fs on gain energy by resonance; "
-            f"this one is {outer_step:g} fs{advice}."
+            f"/cm, where outer steps from {limits[first]:.2g} fs on gain energy by resonance, the "
+            f"fastest bonds a tenth below that; this one is {outer_step:g} fs{advice}."
         )
 
     def _above(self, power: Array) -> Array:

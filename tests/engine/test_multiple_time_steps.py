@@ -328,7 +328,8 @@ def test_a_run_is_of_whole_outer_steps() -> None:
 @pytest.mark.parametrize(
     ("mass", "outer", "warns"),
     [
-        (1.008, 4.0, False),
+        (1.008, 3.6, False),
+        (1.008, 4.0, True),
         (1.008, 8.0, True),
         (3.024, 6.0, False),
         (3.024, 8.0, True),

@@ -93,7 +93,7 @@ def test_defaults_are_rounded_to_whole_outer_steps() -> None:
         ({"timestep_fs": 0.01}, 32),
     ],
 )
-def test_the_outer_step_is_half_as_long_as_resonance_allows(
+def test_the_outer_step_is_2_fs_or_3_with_heavy_hydrogens(
     options: dict[str, Any], steps: int
 ) -> None:
     assert options_of(**options).inner_steps == steps
