@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,10 @@ from mdgraph.checkpoints import load
 from mdgraph.devices import device_named
 from mdgraph.engine.batches import Batches
 from mdgraph.engine.calculation import as_evaluator
-from mdgraph.io.log import Evaluation
 from mdgraph.precision import precision_named
-from mdgraph.runs.streams.sources import RawFrame, StreamSource
-from mdgraph.runs.streams.workers import format_frames, parse_frames
+from mdgraph.runs.streams.blocks import FrameBlock, PackedFrames, ResultArrays, ResultBlock
+from mdgraph.runs.streams.sources import StreamSource
+from mdgraph.runs.streams.workers import format_block, parse_block
 from mdgraph.system import System
 
 VOLUME = 10.0  # A^3 an atom
@@ -79,37 +79,34 @@ def write(path: Path, systems: list[System], count: int) -> None:
             file.write(texts[number % len(texts)])
 
 
-def conversions(path: Path) -> dict[str, float]:
-    """Frames a second that one core finds in a file, parses, and formats."""
-    speeds, done = {}, []
+def conversions(path: Path, atoms: int) -> dict[str, float]:
+    """Frames a second that one core finds in a file and packs, parses, and formats."""
+    speeds: dict[str, float] = {}
 
-    def time_of(stage: str, act: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+    def timed(stage: str, count: int, act: Callable[[], Any]) -> Any:
         began = time.perf_counter()
-        done.append(act())
-        speeds[stage] = len(done[-1]) / (time.perf_counter() - began)
-        return done[-1]
+        done = act()
+        speeds[stage] = count / (time.perf_counter() - began)
+        return done
 
-    def frames() -> list[RawFrame]:
+    def packed() -> FrameBlock:
         source = StreamSource([str(path)]).frames(lambda: None, lambda: None)
-        return list(itertools.islice(source, _CONVERTED))
+        return FrameBlock(0, 0, PackedFrames.of([*itertools.islice(source, _CONVERTED)]))
 
-    texts = [(frame.name, frame.content) for frame in time_of("reading", frames)]
-    systems = time_of("parsing", lambda: parse_frames(texts).done)
+    block = packed()
+    count = len(block.frames)
+    timed("reading", count, packed)
+    parsed = timed("parsing", count, lambda: parse_block(block))
     noise = np.random.default_rng(0)
-    evaluations = [
-        (
-            "",
-            Evaluation(
-                system,
-                noise.normal(),
-                noise.normal(size=len(system)),
-                noise.normal(size=(len(system), 3)),
-                noise.normal(size=(3, 3)),
-            ),
-        )
-        for system in systems
-    ]
-    time_of("formatting", lambda: format_frames(evaluations).done)
+    results = ResultArrays(
+        ends=[atoms * (place + 1) for place in range(count)],
+        energy=noise.normal(size=count),
+        energies=noise.normal(size=count * atoms),
+        forces=noise.normal(size=(count * atoms, 3)),
+        virial=noise.normal(size=(count, 3, 3)),
+    )
+    evaluated = ResultBlock(0, 0, parsed.names, parsed.systems, results)
+    timed("formatting", count, lambda: format_block(evaluated))
     return speeds
 
 
@@ -176,8 +173,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         frames, out = Path(folder) / "frames.extxyz", Path(folder) / "results.extxyz"
         write(frames, systems, options.frames)
-        speeds = ", ".join(f"{name} {speed:,.0f}" for name, speed in conversions(frames).items())
-        print(f"frames a second of one core: {speeds}", flush=True)
+        speeds = conversions(frames, options.atoms)
+        one_core = ", ".join(f"{name} {speed:,.0f}" for name, speed in speeds.items())
+        print(f"frames a second of one core: {one_core}", flush=True)
         most = in_memory(options, systems)
         print(
             f"{'':<12}{'frames/s':>12}{'of first':>10}{'second half':>12}{'of first':>10}"

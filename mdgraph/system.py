@@ -1,10 +1,12 @@
 """System: what is simulated, as host arrays; and the concatenation of systems into a batch."""
 
 import copy
+import math
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -320,6 +322,124 @@ def _check_within(name: str, array: NDArray[np.float64], most: float, unit: str)
         f"{_rows(name, far)} beyond {most:g} {unit} ({worst:g}){where}; check the "
         "unit, or repair the structure."
     )
+
+
+@dataclass(frozen=True, eq=False)
+class SystemArrays(Sequence[System]):
+    """Systems side by side, so that many cost little; each is a `System` where it is asked for.
+
+    Made by `of`, of systems that were checked. Arrays are read-only.
+
+    Attributes:
+        sizes: (S,) int64, atoms of each.
+        numbers: (N,) int64, atomic numbers of all atoms.
+        positions: (N, 3) float64, A.
+        masses: (N,) float64, amu.
+        cells: (S, 3, 3) float64, A.
+        pbc: (S, 3) bool.
+        charges: (S,) float64, e; not a number where nobody said.
+        others: those with velocities, a topology or fixed atoms, by their places.
+    """
+
+    sizes: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    positions: NDArray[np.float64]
+    masses: NDArray[np.float64]
+    cells: NDArray[np.float64]
+    pbc: NDArray[np.bool_]
+    charges: NDArray[np.float64]
+    others: Mapping[int, System] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for array in self._arrays():
+            array.flags.writeable = False
+
+    def __reduce__(self) -> Any:
+        return SystemArrays, (*self._arrays(), self.others)
+
+    def _arrays(self) -> tuple[NDArray[Any], ...]:
+        of_systems = (self.cells, self.pbc, self.charges)
+        return self.sizes, self.numbers, self.positions, self.masses, *of_systems
+
+    @classmethod
+    def of(cls, systems: Sequence[System]) -> "SystemArrays":
+        """The same systems, at least one, side by side."""
+        if isinstance(systems, SystemArrays):
+            return systems
+        charges = [math.nan if one.charge is None else one.charge for one in systems]
+        return cls(
+            np.array([len(one) for one in systems]),
+            np.concatenate([one.numbers for one in systems]),
+            np.concatenate([one.positions for one in systems]),
+            np.concatenate([one.masses for one in systems]),
+            np.stack([one.cell for one in systems]),
+            np.stack([one.pbc for one in systems]),
+            np.array(charges, dtype=np.float64),
+            {
+                place: one
+                for place, one in enumerate(systems)
+                if not (one.velocities is None and one.topology is None and one.fixed is None)
+            },
+        )
+
+    @cached_property
+    def ends(self) -> NDArray[np.int64]:
+        """(S,) int64, where the atoms of each end among all."""
+        return self.sizes.cumsum()
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @overload
+    def __getitem__(self, place: int) -> System: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "SystemArrays": ...
+
+    def __getitem__(self, place: int | slice) -> "System | SystemArrays":
+        if isinstance(place, slice):
+            return self._between(*place.indices(len(self)))
+        place = range(len(self))[place]
+        if place in self.others:
+            return self.others[place]
+        end = int(self.ends[place])
+        atoms = slice(end - int(self.sizes[place]), end)
+        charge = float(self.charges[place])
+        system = System.__new__(System)  # which was checked
+        vars(system).update(
+            numbers=self.numbers[atoms],
+            positions=self.positions[atoms],
+            cell=self.cells[place],
+            pbc=self.pbc[place],
+            masses=self.masses[atoms],
+            velocities=None,
+            charge=None if math.isnan(charge) else charge,
+            topology=None,
+            fixed=None,
+        )
+        return system
+
+    def _between(self, start: int, end: int, step: int) -> "SystemArrays":
+        if step != 1:
+            raise ValueError("systems side by side have slices without a step alone")
+        end = max(start, end)
+        first = int(self.ends[start - 1]) if start else 0
+        last = int(self.ends[end - 1]) if end else 0
+        systems, atoms = slice(start, end), slice(first, last)
+        others = {place - start: one for place, one in self.others.items() if start <= place < end}
+        return self._chosen(systems, atoms, others)
+
+    def _chosen(self, systems: Any, atoms: Any, others: Mapping[int, System]) -> "SystemArrays":
+        return SystemArrays(
+            self.sizes[systems],
+            self.numbers[atoms],
+            self.positions[atoms],
+            self.masses[atoms],
+            self.cells[systems],
+            self.pbc[systems],
+            self.charges[systems],
+            others,
+        )
 
 
 def total_charge(system: System, charge: float | None = None) -> float:

@@ -456,7 +456,7 @@ class AppendedFile:
         self.is_cut = True
         return self
 
-    def append(self, record: bytes) -> None:
+    def append(self, record: bytes | memoryview) -> None:
         """Writes one record.
 
         Raises:

@@ -207,7 +207,7 @@ def read_case(configuration: BenchConfig) -> Case:
         system = water(count)
     else:
         system = source.start()
-    say_neutral([system], configuration, source)
+    say_neutral(system.charge is None, configuration, source)
     return Case(source, with_charge(system, configuration, source), device, synthetic)
 
 

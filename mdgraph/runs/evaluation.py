@@ -1,11 +1,13 @@
 """`mdgraph eval` and `mdgraph relax`: energies, forces and minima of a stream of frames."""
 
 import logging
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -21,35 +23,28 @@ from mdgraph.errors import InputError, MDGraphError, name_some, prefix_errors, p
 from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.io.files import AppendedFile, refuse_existing, write_atomically
 from mdgraph.io.formats import FORMATS
-from mdgraph.io.log import Evaluation, WrittenFrames, written_energy, written_frames
+from mdgraph.io.log import WrittenFrames, written_energy, written_frames
 from mdgraph.io.structures import from_xyz
 from mdgraph.memory import memory_failures
 from mdgraph.precision import precision_named
 from mdgraph.runs.config import EvalConfig, FramesConfig, RelaxConfig
 from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge
 from mdgraph.runs.setup import descent
-from mdgraph.runs.streams.pipeline import (
-    BlockReader,
-    Convert,
+from mdgraph.runs.streams.blocks import (
     FrameBlock,
-    Pipeline,
+    ResultArrays,
     ResultBlock,
-    StreamProgress,
     SystemBlock,
     TextBlock,
 )
+from mdgraph.runs.streams.pipeline import Convert, Pipeline, StreamProgress
 from mdgraph.runs.streams.ranks import LinkedRank, ServiceEnded, StreamRanks
+from mdgraph.runs.streams.reading import BlockReader, ReaderProcess
 from mdgraph.runs.streams.sources import StreamSource
-from mdgraph.runs.streams.workers import (
-    Worker,
-    default_workers,
-    format_frames,
-    parse_frames,
-    run_here,
-)
+from mdgraph.runs.streams.workers import Worker, default_workers, format_block, parse_block
 from mdgraph.runs.uncertainty import FrameUncertainty, LeastCertain
 from mdgraph.signals import Interrupted, unfinished_status
-from mdgraph.system import System
+from mdgraph.system import System, SystemArrays
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +83,7 @@ class FrameWork(ABC):
             block: its systems.
             check: called between batches; an exception of it ends the work.
         """
-        empty = ResultBlock(block.number, block.first, [], [], [], failure=block.failure)
+        empty = ResultBlock(block.number, block.first, [], [], None, failure=block.failure)
         if not block.systems:
             return empty
         with ExitStack() as stack:
@@ -102,9 +97,7 @@ class FrameWork(ABC):
             try:
                 with memory_failures(self.device):
                     systems, results, notes = self.results(block.systems, block.names, check)
-                return replace(
-                    empty, names=block.names, systems=systems, results=results, notes=notes
-                )
+                return _evaluated(block, systems, results, notes, block.failure)
             except MDGraphError:
                 return self._one_by_one(block, check)
 
@@ -124,8 +117,9 @@ class FrameWork(ABC):
             systems += own
             results += result
             notes += note
-        names = block.names[: len(systems)]
-        return ResultBlock(block.number, block.first, names, systems, results, notes, failure)
+        if not results:
+            return ResultBlock(block.number, block.first, [], [], None, failure=failure)
+        return _evaluated(block, systems, results, notes, failure)
 
     def _self_check(self, block: SystemBlock) -> None:
         """Runs the self-check on the first frame of the device, once."""
@@ -146,7 +140,7 @@ class FrameWork(ABC):
     @abstractmethod
     def results(
         self, systems: Sequence[System], names: Sequence[str], check: Callable[[], None]
-    ) -> tuple[list[System], list[EvaluationResult], list[Any]]:
+    ) -> tuple[Sequence[System], list[EvaluationResult], list[Any]]:
         """Structures as they are written with their results and notes, in order.
 
         Raises:
@@ -162,19 +156,21 @@ class _Evaluations(FrameWork):
 
     def results(
         self, systems: Sequence[System], names: Sequence[str], check: Callable[[], None]
-    ) -> tuple[list[System], list[EvaluationResult], list[Any]]:
+    ) -> tuple[Sequence[System], list[EvaluationResult], list[Any]]:
         evaluations = {}
         for number, result in self._batches.evaluate(systems, names):
             check()
             evaluations[number] = result
         ordered = [evaluations[number] for number in range(len(systems))]
+        if not self._uncertainty.measured:
+            return systems, ordered, []
         results, unlike = self._uncertainty.combine(systems, names, ordered)
         notes = []
         for name, system, result, is_unlike in zip(names, systems, results, unlike, strict=True):
             least = LeastCertain()
             least.take(name, system, result)
             notes.append((least, is_unlike))
-        return list(systems), list(results), notes
+        return systems, list(results), notes
 
 
 class _Relaxations(FrameWork):
@@ -185,7 +181,7 @@ class _Relaxations(FrameWork):
 
     def results(
         self, systems: Sequence[System], names: Sequence[str], check: Callable[[], None]
-    ) -> tuple[list[System], list[EvaluationResult], list[Any]]:
+    ) -> tuple[Sequence[System], list[EvaluationResult], list[Any]]:
         minima = {}
         relaxations = relax(
             systems,
@@ -379,23 +375,21 @@ class _Stream:
         return pipeline
 
     def _parsed(self, block: FrameBlock, convert: Convert) -> SystemBlock:
-        """The frames before the first that is broken."""
-        frames = [(frame.name, frame.content) for frame in block.frames]
-        if all(isinstance(content, System) for _, content in frames):
-            convert = run_here
-        parsed = convert(parse_frames, frames)
-        systems, failure = [], block.failure if parsed.failure is None else parsed.failure
-        try:
-            for system, (name, _) in zip(parsed.done, frames, strict=False):
-                if system.charge is None and not self.said:
-                    say_neutral([system], self.configuration, self.source)
-                    self.said.append("neutral")
-                with prefix_errors(name):
-                    systems.append(with_charge(system, self.configuration, self.source))
-        except MDGraphError as error:
-            failure = error
-        names = [name for name, _ in frames[: len(systems)]]
-        return SystemBlock(block.number, block.first, names, systems, failure)
+        """The frames before the first that is broken, or that the potential cannot take."""
+        parse = partial(parse_block, charge=self.configuration.charge)
+        parsed: SystemBlock = convert(parse, block)
+        if parsed.uncharged and not self.said:
+            say_neutral(True, self.configuration, self.source)
+            self.said.append("neutral")
+        if math.inf in self.source.potential.cutoffs:  # which no periodic frame can have
+            for place, (name, system) in enumerate(zip(parsed.names, parsed.systems, strict=True)):
+                try:
+                    with prefix_errors(name):
+                        with_charge(system, self.configuration, self.source)
+                except MDGraphError as error:
+                    names, systems = parsed.names[:place], parsed.systems[:place]
+                    return replace(parsed, names=names, systems=systems, failure=error)
+        return parsed
 
     def write(self, results: "ResultsFile", title: str, note: Callable[[Any], None]) -> FrameCounts:
         """Runs the pipeline of rank 0."""
@@ -406,16 +400,21 @@ class _Stream:
 
         def write(block: TextBlock) -> None:
             written = results.append(block)
-            for frame in range(len(block.texts) - written, len(block.texts)):
-                note(block.notes[frame])
+            for mark in block.notes[len(block) - written : len(block)]:
+                note(mark)
             progress.update(written, pipeline.waiting())
             if block.failure is not None:
                 raise block.failure
 
         pipeline = self._pipeline(write, links=links)
-        reader = BlockReader(files, _BLOCK[device.type], results.held.count, pipeline.check)
+        atoms, held = _BLOCK[device.type], results.held.count
+        reader = (
+            ReaderProcess(files, atoms, held)
+            if pipeline.has_workers
+            else BlockReader(files, atoms, held, pipeline.check)
+        )
         try:
-            pipeline.run(reader.read)
+            pipeline.run(reader.read, reader.close)
         except Interrupted as error:
             if results.is_written:
                 error.add_note("go on with the same command and --resume, without --overwrite")
@@ -424,8 +423,6 @@ class _Stream:
         finally:
             progress.close()
             results.close()
-        if reader.frames == 0:
-            raise InputError("The input holds no frames; give some.")
         if progress.frames > 1:
             logger.info("%s.", progress.sentence(pipeline.waiting()))
         return FrameCounts(progress.frames, results.held.count)
@@ -451,37 +448,34 @@ class _Stream:
 
 
 def text_of(block: ResultBlock, convert: Convert) -> TextBlock:
-    """Formats results; one that cannot be is the failure after those before it."""
-    frames, failure = [], block.failure
-    try:
-        for name, system, result in zip(block.names, block.systems, block.results, strict=True):
-            with prefix_errors(name):
-                frames.append((name, evaluation_of(system, result)))
-    except MDGraphError as error:
-        failure = error
-    formatted = convert(format_frames, frames)
-    if formatted.failure is not None:
-        failure = formatted.failure
-    return TextBlock(block.number, block.first, formatted.done, block.notes, failure)
+    """Formats results; a frame that cannot be is the failure after those before it."""
+    frames = replace(block, notes=(), failure=None)  # what other processes need, and can get
+    text: TextBlock = convert(format_block, frames)
+    failure = block.failure if text.failure is None else text.failure
+    return replace(text, notes=block.notes, failure=failure)
 
 
-def evaluation_of(system: System, result: EvaluationResult) -> Evaluation:
-    """The record that is written for a structure; raises InputError if forces are not finite."""
-    if not np.isfinite(result.forces).all():
-        bad = np.flatnonzero(~np.isfinite(result.forces).all(axis=1))
-        raise InputError(
-            f"The forces on atoms {name_some(bad.tolist())} are not finite; check the structure."
-        )
-    volume = system.volume
-    return Evaluation(
-        system=system,
-        energy=result.energy,
-        energies=result.energies,
-        forces=result.forces,
-        stress=-result.virial / volume if volume > 0.0 else None,
-        info=result.info,
-        arrays=result.arrays,
+def _evaluated(
+    block: SystemBlock,
+    systems: Sequence[System],
+    results: Sequence[EvaluationResult],
+    notes: Sequence[Any],
+    failure: MDGraphError | None,
+) -> ResultBlock:
+    """The first frames of a block, at least one, with their results side by side."""
+    arrays = SystemArrays.of(systems)
+    has_more = any(result.info or result.arrays for result in results)
+    together = ResultArrays(
+        ends=arrays.ends.tolist(),
+        energy=np.array([result.energy for result in results]),
+        energies=np.concatenate([result.energies for result in results]),
+        forces=np.concatenate([result.forces for result in results]),
+        virial=np.stack([result.virial for result in results]),
+        info=[result.info for result in results] if has_more else (),
+        arrays=[result.arrays for result in results] if has_more else (),
     )
+    names = block.names[: len(arrays)]
+    return ResultBlock(block.number, block.first, names, arrays, together, notes, failure)
 
 
 class ResultsFile:
@@ -541,14 +535,14 @@ class ResultsFile:
             InputError: the last frame that was there is not one of this stream.
             FileError: the disk refused; complete frames are kept.
         """
-        texts = block.texts[max(0, self._frames - block.first) :]
+        start = max(0, self._frames - block.first)
         last = self.held.count - 1 - block.first
-        if not self._is_checked and last < len(block.texts):
-            self._check_last(block.texts[last])
+        if not self._is_checked and last < len(block):
+            self._check_last(bytes(block.text(last, last + 1)))
             self._is_checked = True
-        if not texts:
+        if start >= len(block):
             return 0
-        content = b"".join(texts)
+        content = block.text(start)
         if self._file is not None:
             self._file.append(content)
         elif self.held.count:
@@ -560,8 +554,8 @@ class ResultsFile:
                 self._path, lambda path: path.write_bytes(content), new=not self._overwrite
             )
             self._file = AppendedFile(self._path, len(content))
-        self._frames += len(texts)
-        return len(texts)
+        self._frames += len(block) - start
+        return len(block) - start
 
     def _check_last(self, text: bytes) -> None:
         """Raises InputError if a frame of this stream is not the last one that was there."""

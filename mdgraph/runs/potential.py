@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -147,10 +146,15 @@ def _with_coulomb_cutoff(source: Source, configuration: Configuration) -> Source
     return replace(source, potential=source.potential.with_coulomb_cutoff(own))
 
 
-def say_neutral(systems: Sequence[System], configuration: Configuration, source: Source) -> None:
-    """Logs that the charge is taken as 0, if the potential uses charges and none is given."""
-    unsaid = configuration.charge is None and any(system.charge is None for system in systems)
-    if unsaid and source.potential.uses_charge:
+def say_neutral(uncharged: bool, configuration: Configuration, source: Source) -> None:
+    """Logs that the charge is taken as 0, if the potential uses charges and none is given.
+
+    Args:
+        uncharged: whether a structure has no charge of its own.
+        configuration: may have one.
+        source: the potential.
+    """
+    if uncharged and configuration.charge is None and source.potential.uses_charge:
         logger.info("No charge is given; the total charge is taken as 0.")
 
 

@@ -229,7 +229,7 @@ def prepared_structures(
         FileError, InputError: a structure cannot be read, or does not suit potential or ensemble.
     """
     structures = list(starts or [source.start()])
-    say_neutral(structures, configuration, source)
+    say_neutral(any(one.charge is None for one in structures), configuration, source)
     systems = []
     for number, structure in enumerate(structures, 1):
         if held := spans_text(structure.fixed_atoms):

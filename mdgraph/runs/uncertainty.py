@@ -95,6 +95,11 @@ class FrameUncertainty:
             self._layer = last_layer(source, configuration.precision, str(device))
             self._sigmas = Batches(self._layer, device, precision)
 
+    @property
+    def measured(self) -> bool:
+        """Whether anything is configured."""
+        return bool(self._members) or self._layer is not None
+
     def combine(
         self,
         systems: Sequence[System],

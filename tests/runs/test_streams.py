@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +20,22 @@ from prepared import PreparedProcess, prepared_ranks
 from repository import ROOT
 
 from mdgraph.data import LabelledFrame, Provenance, write_dataset
-from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.io.formats import create_trajectory
 from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import Frame
 from mdgraph.io.xyz import FrameText, frame_texts
-from mdgraph.runs.streams.pipeline import (
-    BlockReader,
-    Convert,
+from mdgraph.runs.streams.blocks import (
     FrameBlock,
-    Pipeline,
+    PackedFrames,
     ResultBlock,
     SystemBlock,
     TextBlock,
 )
+from mdgraph.runs.streams.pipeline import Convert, Pipeline
+from mdgraph.runs.streams.reading import BlockReader, ReaderProcess
 from mdgraph.runs.streams.sources import GrowingLines, RawFrame, StreamSource
-from mdgraph.runs.streams.workers import (
-    Conversion,
-    Worker,
-    default_workers,
-    parse_frames,
-    run_here,
-)
+from mdgraph.runs.streams.workers import Worker, default_workers, parse_block, run_here
 from mdgraph.system import System
 
 Command = Callable[..., Any]
@@ -324,11 +318,11 @@ def test_errors_of_workers_are_those_of_one_process(
     assert (tmp_path / "e.extxyz").read_bytes().count(b"Lattice") == 700
 
 
-def workers_of(process: int) -> list[int]:
-    """Numbers of the workers that a process started and that still run."""
+def helpers_of(process: int, module: str) -> list[int]:
+    """Numbers of the processes of a module that a process started and that still run."""
     words = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process)]
     listed = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-    return [int(row.split()[0]) for row in listed.splitlines() if "streams.workers" in row]
+    return [int(row.split()[0]) for row in listed.splitlines() if f"streams.{module}" in row]
 
 
 def is_running(process: int) -> bool:
@@ -363,7 +357,9 @@ def test_no_worker_outlives_the_command(
             assert time.monotonic() < end
             pipe.write(frame)
             time.sleep(0.4)
-            workers = workers_of(process.pid)
+            workers = helpers_of(process.pid, "workers")
+        readers = helpers_of(process.pid, "reading")
+        assert len(readers) == 1
         if ending is None:
             os.kill(workers[0], signal.SIGKILL)
             os.kill(workers[1], signal.SIGKILL)
@@ -376,10 +372,51 @@ def test_no_worker_outlives_the_command(
         assert "A process that reads and formats frames ended (status -9)" in said
     elif ending != signal.SIGKILL:
         assert process.returncode == 128 + ending
-    while any(is_running(worker) for worker in workers):
+    while any(is_running(helper) for helper in (*workers, *readers)):
         assert time.monotonic() < end
         time.sleep(0.05)
     assert len(ase.io.read(out, ":")) >= 4
+
+
+def test_a_process_reads_what_a_thread_reads(frames_file: Path, tmp_path: Path) -> None:
+    """The same blocks, packed, also without those that are written, and the same failure."""
+    lines, at = lines_of(frames_file, 30)
+    broken = tmp_path / "broken.extxyz"
+    broken.write_text("".join([*lines[:at], "7\n", *lines[at + 1 :]]))
+
+    def blocks_by(reader: BlockReader | ReaderProcess) -> list[FrameBlock]:
+        blocks: list[FrameBlock] = []
+        try:
+            reader.read(blocks.append)
+        finally:
+            reader.close()
+            reader.close()
+        return blocks
+
+    for paths, held in (([str(frames_file), str(broken)], 700), ([str(broken)], 0)):
+        source = StreamSource(paths)
+        here = blocks_by(BlockReader(source, 4096, held, nothing))
+        there = blocks_by(ReaderProcess(source, 4096, held))
+        assert [str(block.failure) for block in there] == [str(block.failure) for block in here]
+        assert here[-1].failure is not None
+        for one, other in zip(here, there, strict=True):
+            assert (one.number, one.first) == (other.number, other.first)
+            assert isinstance(other.frames, PackedFrames)
+            assert [frame.name for frame in one.frames] == [frame.name for frame in other.frames]
+            assert [vars(frame.content) for frame in one.frames] == [
+                vars(frame.content) for frame in other.frames
+            ]
+
+
+def test_a_reader_that_is_gone_is_named() -> None:
+    """Which reads a pipe to which nothing comes."""
+    reader = ReaderProcess(StreamSource(["-"]), 4096, 0)
+    threading.Timer(1.0, reader._process.kill).start()
+    try:
+        with pytest.raises(MDGraphError, match=r"reads frames ended \(status -9\)"):
+            reader.read(lambda block: None)
+    finally:
+        reader.close()
 
 
 def test_few_frames_start_no_worker(frames_file: Path) -> None:
@@ -387,13 +424,12 @@ def test_few_frames_start_no_worker(frames_file: Path) -> None:
     asked: list[int] = []
 
     class Counted(Worker):
-        def convert(self, *call: Any) -> Conversion:
-            asked.append(len(call[1]))
+        def convert(self, *call: Any) -> Any:
+            asked.append(len(call[1].frames))
             return run_here(*call)
 
     def convert_systems(block: FrameBlock, convert: Convert) -> SystemBlock:
-        convert(Conversion, block.frames)
-        return parse(block, convert)
+        return convert(lambda block: parse(block, convert), block)
 
     for count in (10, 25):
         pipeline = Pipeline(
@@ -418,19 +454,24 @@ def test_workers_without_a_word_are_for_gpus_and_cores(monkeypatch: pytest.Monke
     assert default_workers(["cuda"]) == 0
 
 
+def block_of(*frames: RawFrame) -> FrameBlock:
+    return FrameBlock(0, 0, PackedFrames.of(frames))
+
+
 def test_what_a_worker_logs_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """By the process that asked; and what it raises comes back with its words."""
     held = b"1\nProperties=species:S:1:pos:R:3:move_mask:L:1\nH 0 0 0 F\n"
-    frame = ("held", FrameText(Path("held.xyz"), 0, 1, 0, 1, held))
+    text = FrameText(Path("held.xyz"), 0, 1, 0, 1, held)
+    block = block_of(RawFrame("held", 1, text))
     workers = [Worker(), Worker()]
     try:
         for worker in workers:
-            done = worker.convert(parse_frames, [frame])
-            assert [len(system) for system in done.done] == [1]
+            done = worker.convert(parse_block, block)
+            assert [system.fixed.tolist() for system in done.systems] == [[True]]
         assert caplog.text.count("its constraints are not used") == 1
-        with pytest.raises(RuntimeError, match="ValueError in a process that converts frames"):
-            workers[0].convert(parse_frames, [(1, 2, 3)])
-        assert workers[0].convert(parse_frames, [frame]).failure is None
+        with pytest.raises(RuntimeError, match="AttributeError in a process that converts frames"):
+            workers[0].convert(parse_block, block_of(None))  # type: ignore[arg-type]
+        assert workers[0].convert(parse_block, block).failure is None
     finally:
         for worker in workers:
             worker.close()
@@ -439,21 +480,20 @@ def test_what_a_worker_logs_is_said_once(caplog: pytest.LogCaptureFixture) -> No
 def test_a_worker_that_is_gone_is_named_and_can_be_closed() -> None:
     """Also with a call in the buffer of its pipe, or one larger than that."""
     worker = Worker()
-    frame = ("frame", System(numbers=[1], positions=np.zeros((1, 3))))
-    assert worker.convert(parse_frames, [frame]).failure is None
+    assert worker.convert(parse_block, block_of(RawFrame("frame", 1, SYSTEM))).failure is None
     process = worker._process
     assert process is not None
     process.kill()
     process.wait()
     for size in (10**6, 1):
-        name = "frame" * size
+        block = block_of(RawFrame("frame" * size, 1, SYSTEM))
         with pytest.raises(MDGraphError, match=r"frames ended \(status -9\)"):
-            worker.convert(parse_frames, [(name, frame[1])])
+            worker.convert(parse_block, block)
     worker.close()
 
 
 def test_workers_import_no_torch() -> None:
-    code = "import sys, mdgraph.runs.streams.workers; print('torch' in sys.modules)"
+    code = "import sys, mdgraph.runs.streams.reading; print('torch' in sys.modules)"
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, env=environment(), capture_output=True, check=True)
     assert done.stdout == b"False\n"
@@ -705,7 +745,6 @@ def test_frames_are_taken_before_what_follows_them() -> None:
 
 
 SYSTEM = System(numbers=[1], positions=np.zeros((1, 3)))
-RESULT = EvaluationResult(0.0, np.zeros(1), np.zeros((1, 3)), np.zeros((3, 3)))
 
 
 class Frames(StreamSource):
@@ -728,17 +767,26 @@ def parse(block: FrameBlock, convert: Convert) -> SystemBlock:
     return SystemBlock(block.number, block.first, names, systems, block.failure)
 
 
+def named(block: FrameBlock | ResultBlock, names: Sequence[str]) -> TextBlock:
+    """A block whose frames are written as lines with their names."""
+    ends = [*accumulate(len(name) + 1 for name in names)]
+    content = "".join(f"{name}\n" for name in names).encode()
+    return TextBlock(block.number, block.first, content, ends, failure=block.failure)
+
+
+def texts_of(block: TextBlock) -> list[bytes]:
+    return block.content.splitlines()
+
+
 def text(block: ResultBlock, convert: Convert) -> TextBlock:
-    texts = [name.encode() for name in block.names]
-    return TextBlock(block.number, block.first, texts, failure=block.failure)
+    return named(block, block.names)
 
 
 def evaluator(seconds: Callable[[int], float]) -> Callable[[SystemBlock], ResultBlock]:
     def evaluate(block: SystemBlock) -> ResultBlock:
         time.sleep(seconds(block.number))
-        results = [RESULT] * len(block.systems)
         return ResultBlock(
-            block.number, block.first, block.names, block.systems, results, failure=block.failure
+            block.number, block.first, block.names, block.systems, None, failure=block.failure
         )
 
     return evaluate
@@ -753,10 +801,10 @@ def test_few_of_many_frames_are_there_at_a_time(slow: str) -> None:
     def write(block: TextBlock) -> None:
         nonlocal most
         most = max(most, reader.frames - len(written))
-        written.extend(block.texts)
+        written.extend(texts_of(block))
         time.sleep(0.002 * (slow == "writing"))
 
-    uneven = evaluator(lambda number: 0.004 * (number % 3) * (slow == "evaluating"))
+    uneven = evaluator(lambda number: 0.01 * (number % 3) * (slow == "evaluating"))
     pipeline = Pipeline(parse=parse, evaluators={"a": uneven, "b": uneven}, text=text, write=write)
     reader = BlockReader(Frames(20_000), 100, 0, pipeline.check)
     pipeline.run(reader.read)
@@ -786,8 +834,7 @@ class QuickRank:
         self.done += 1
         if self.done == 15:
             self.many.set()
-        texts = [frame.name.encode() for frame in block.frames]
-        return TextBlock(block.number, block.first, texts, failure=block.failure)
+        return named(block, [frame.name for frame in block.frames])
 
     def end(self, *, failed: bool) -> None:
         assert not failed
@@ -816,7 +863,7 @@ def test_a_slow_device_leaves_blocks_to_quicker_ranks() -> None:
         parse=parse,
         evaluators={"a": evaluate},
         text=text,
-        write=lambda block: written.extend(block.texts),
+        write=lambda block: written.extend(texts_of(block)),
         links=[rank],
         workers=[WorkerHere() for _ in range(8)],  # type: ignore[misc]
     )
@@ -850,14 +897,14 @@ def test_an_error_keeps_its_place() -> None:
     written: list[bytes] = []
 
     def write(block: TextBlock) -> None:
-        written.extend(block.texts)
+        written.extend(texts_of(block))
         if block.failure is not None:
             raise block.failure
 
     def evaluate(block: SystemBlock) -> ResultBlock:
         time.sleep(0.1 * (block.number == 2))
         failure = InputError(f"block {block.number}") if block.number in (2, 3) else None
-        return ResultBlock(block.number, block.first, block.names, [], [], failure=failure)
+        return ResultBlock(block.number, block.first, block.names, [], None, failure=failure)
 
     evaluators = {"a": evaluate, "b": evaluate}
     pipeline = Pipeline(parse=parse, evaluators=evaluators, text=text, write=write)
@@ -870,7 +917,7 @@ def test_a_broken_source_ends_after_what_it_gave() -> None:
     written: list[bytes] = []
 
     def write(block: TextBlock) -> None:
-        written.extend(block.texts)
+        written.extend(texts_of(block))
         if block.failure is not None:
             raise block.failure
 

@@ -3,10 +3,11 @@
     reading -> batching -> evaluating, one thread a device -> writing, in order
             -> other ranks: batching -> evaluating -> formatting ->
 
-With workers, which are other processes, these parse and format, and a thread of each takes the
-place of batching. Frames travel in blocks. No more blocks are between reading and writing than keep
-all devices and workers busy, so memory does not depend on the number of frames. An error stays at
-its place in the order: what was read before it is written, and then it ends all stages.
+With workers, which are other processes, these parse and format, a thread of each takes the place of
+batching, and another process reads. Frames travel in blocks. No more blocks are between reading and
+writing than keep all devices and workers busy, so memory does not depend on the number of frames.
+An error stays at its place in the order: what was read before it is written, and then it ends all
+stages.
 """
 
 import logging
@@ -16,16 +17,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from tqdm import tqdm
 
-from mdgraph.engine.calculation import EvaluationResult
-from mdgraph.errors import InputError, MDGraphError
-from mdgraph.runs.streams.sources import RawFrame, StreamSource
-from mdgraph.runs.streams.workers import Conversion, Worker, run_here
-from mdgraph.system import System
+from mdgraph.runs.streams.blocks import FrameBlock, ResultBlock, SystemBlock, TextBlock
+from mdgraph.runs.streams.workers import Worker, run_here
 
 logger = logging.getLogger(__name__)
 
@@ -52,77 +49,6 @@ order."""
 
 _DONE: Final = 8
 """Blocks for each other rank that may be done before the device of this one has done its own."""
-
-
-@dataclass(frozen=True, eq=False)
-class FrameBlock:
-    """Frames as they were read.
-
-    Attributes:
-        number: of the block, from 0 without a gap.
-        first: number of its first frame, over all files.
-        frames: in order.
-        failure: why there is no frame after these.
-    """
-
-    number: int
-    first: int
-    frames: Sequence[RawFrame]
-    failure: MDGraphError | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class SystemBlock:
-    """Frames that can be evaluated together; see FrameBlock.
-
-    Attributes:
-        names: file and frame of each.
-        systems: the structures.
-    """
-
-    number: int
-    first: int
-    names: Sequence[str]
-    systems: Sequence[System]
-    failure: MDGraphError | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class ResultBlock:
-    """Evaluated frames; see FrameBlock.
-
-    Attributes:
-        names: file and frame of each.
-        systems: as they are to be written.
-        results: of them.
-        notes: of each frame, for what the command says at its end; another process can have them.
-    """
-
-    number: int
-    first: int
-    names: Sequence[str]
-    systems: Sequence[System]
-    results: Sequence[EvaluationResult]
-    notes: Sequence[Any] = ()
-    failure: MDGraphError | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class TextBlock:
-    """Frames as they are written; see FrameBlock.
-
-    Attributes:
-        texts: of each frame.
-        notes: see ResultBlock.
-        waiting: share of its time that each device of a rank waited.
-    """
-
-    number: int
-    first: int
-    texts: Sequence[bytes]
-    notes: Sequence[Any] = ()
-    failure: MDGraphError | None = None
-    waiting: Mapping[str, float] = field(default_factory=dict)
 
 
 class RankLink(Protocol):
@@ -175,14 +101,15 @@ class StageClock:
 
 Item = TypeVar("Item")
 
-Convert = Callable[[Callable[[Any], Conversion], Sequence[Any]], Conversion]
-"""Calls a function of frames, here or in another process."""
+Convert = Callable[[Callable[[Any], Any], Any], Any]
+"""Calls a function of a block, here or in another process."""
 
 
 class Pipeline:
     """Stages that pass blocks on, each in a thread; the first device has the calling one.
 
     Attributes:
+        has_workers: whether other processes parse and format.
         clocks: of each stage, by its name.
         shares: of its time that each device of other ranks waited, by name.
     """
@@ -211,6 +138,7 @@ class Pipeline:
         self._evaluators, self._links = evaluators, links
         self._workers = {f"worker {number}": worker for number, worker in enumerate(workers)}
         names = ("reading", *(self._workers or ("batching",)), *evaluators, "writing")
+        self.has_workers = len(workers) > 0
         self.clocks = {name: StageClock() for name in names}
         self.shares: dict[str, float] = {}
         own, helpers = len(evaluators), len(workers)
@@ -229,11 +157,16 @@ class Pipeline:
         self._all_read = False
         self._failure: BaseException | None = None
 
-    def run(self, read: Callable[[Callable[[FrameBlock], None]], None]) -> None:
+    def run(
+        self,
+        read: Callable[[Callable[[FrameBlock], None]], None],
+        end_reading: Callable[[], None] = lambda: None,
+    ) -> None:
         """Runs all stages until every block is written.
 
         Args:
             read: calls its argument with every block.
+            end_reading: makes `read` return or raise, where another stage has failed.
 
         Raises:
             MDGraphError: of the first frame in order that cannot be read, evaluated or written.
@@ -268,6 +201,7 @@ class Pipeline:
                 thread.join(max(0.0, end - time.monotonic()))
             for link in self._links:
                 link.end(failed=failed)
+            end_reading()
             for worker in self._workers.values():
                 worker.close()
             for thread in threads:
@@ -470,62 +404,6 @@ class Pipeline:
 def _converter(worker: Worker | None, number: int) -> Convert:
     """What converts the frames of a block: the first one here, so that few start no process."""
     return run_here if worker is None or number == 0 else worker.convert
-
-
-class BlockReader:
-    """Divides the frames of a source into blocks.
-
-    Blocks end by the numbers of atoms alone, so that a stream that is read again has the same ones;
-    only where a source gives nothing for a while, those that are there go on.
-
-    Attributes:
-        frames: number of frames so far.
-    """
-
-    def __init__(
-        self, source: StreamSource, atoms: int, held: int, check: Callable[[], None]
-    ) -> None:
-        """Reads nothing yet.
-
-        Args:
-            source: of the frames.
-            atoms: of a block, at least.
-            held: frames that are written already; blocks before the last of them are left out.
-            check: see `StreamSource.frames`.
-        """
-        self._source, self._atoms, self._held, self._check = source, atoms, held, check
-        self._put: Callable[[FrameBlock], None]
-        self._block: list[RawFrame] = []
-        self._filled = self._number = self.frames = 0
-
-    def read(self, put: Callable[[FrameBlock], None]) -> None:
-        """Calls `put` with every block; an error of the source is the failure of the last one."""
-        self._put, failure = put, None
-        try:
-            for frame in self._source.frames(self._flush, self._check):
-                self._block.append(frame)
-                self._filled += frame.atoms
-                if self._filled >= self._atoms:
-                    self._flush()
-        except MDGraphError as error:
-            failure = error
-        self._flush()
-        if failure is None and self.frames < self._held:
-            failure = InputError(
-                f"The input has {self.frames:,} frames, and results of {self._held:,} are written "
-                "already; give the input that they are of."
-            )
-        if failure is not None:
-            put(FrameBlock(self._number, self.frames, [], failure))
-
-    def _flush(self) -> None:
-        block, first = self._block, self.frames
-        self.frames += len(block)
-        self._block, self._filled = [], 0
-        if not block or self.frames < self._held:
-            return
-        self._put(FrameBlock(self._number, first, block))
-        self._number += 1
 
 
 class StreamProgress:

@@ -14,7 +14,7 @@ import torch
 
 from mdgraph.devices import ProcessRank
 from mdgraph.errors import LostRankError, MDGraphError
-from mdgraph.runs.streams.pipeline import FrameBlock, TextBlock
+from mdgraph.runs.streams.blocks import FrameBlock, TextBlock
 
 _PATIENCE: Final = 86_400.0
 """s that a rank is waited for: a stream may pause for long, and a lost rank is seen at once."""
@@ -64,7 +64,9 @@ class StreamRanks(ProcessRank):
         """Gives another rank a message; raises LostRankError."""
         from torch import distributed
 
-        content = torch.frombuffer(bytearray(pickle.dumps(message)), dtype=torch.uint8)
+        content = torch.frombuffer(
+            bytearray(pickle.dumps(message, pickle.HIGHEST_PROTOCOL)), dtype=torch.uint8
+        )
         with self.naming_lost(_ADVICE):
             distributed.send(torch.tensor([len(content)]), other)
             distributed.send(content, other)
@@ -78,7 +80,7 @@ class StreamRanks(ProcessRank):
             distributed.recv(size, other)
             content = torch.empty(int(size), dtype=torch.uint8)
             distributed.recv(content, other)
-        return pickle.loads(content.numpy().tobytes())
+        return pickle.loads(content.numpy().data)
 
     def read_blocks(self, put: Callable[[FrameBlock], None]) -> None:
         """Takes the blocks that rank 0 sends, numbered anew; raises ServiceEnded, LostRankError."""

@@ -1,8 +1,9 @@
 """Processes that parse and format the frames of a stream, which Python does on one core alone.
 
 A worker gets calls on its standard input and answers on its standard output, both pickled, and
-imports no torch. It ends with its standard input, so it never outlives the process that started it,
-however that ends; signals are left to that one.
+imports no torch. Calls and answers are blocks, whose frames lie side by side. It ends with its
+standard input, so it never outlives the process that started it, however that ends; signals are
+left to that one.
 """
 
 import logging
@@ -13,57 +14,91 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import IO, Any, Final
+from dataclasses import replace
+from itertools import accumulate
+from typing import IO, Any, Final, TypeVar
 
-from mdgraph.errors import MDGraphError, prefix_errors
+import numpy as np
+
+from mdgraph.errors import InputError, MDGraphError, name_some, prefix_errors
 from mdgraph.io.log import Evaluation
 from mdgraph.io.structures import from_xyz
-from mdgraph.io.xyz import FrameText
 from mdgraph.processes import SAME_MODULES, module_path
+from mdgraph.runs.streams.blocks import FrameBlock, ResultBlock, SystemBlock, TextBlock
 from mdgraph.signals import SIGNALS
-from mdgraph.system import System
+from mdgraph.system import System, SystemArrays, total_charge
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 _SERVE: Final = "from mdgraph.runs.streams.workers import serve; serve()"
 
 
-@dataclass(frozen=True, eq=False)
-class Conversion:
-    """What became of some frames.
+def parse_block(block: FrameBlock, charge: float | None = None) -> SystemBlock:
+    """The frames before the first that is broken, side by side.
 
-    Attributes:
-        done: of those before the first that failed, in order.
-        failure: of that one; None where all are done.
+    Args:
+        block: as it was read.
+        charge: e, of each; None leaves it to the frame, and else takes 0.
     """
-
-    done: Sequence[Any]
-    failure: MDGraphError | None = None
-
-
-def parse_frames(frames: Sequence[tuple[str, FrameText | System]]) -> Conversion:
-    """Systems of frames, by the names that errors have for them."""
-    return _each(lambda text: text if isinstance(text, System) else from_xyz(text), frames)
-
-
-def format_frames(frames: Sequence[tuple[str, Evaluation]]) -> Conversion:
-    """Evaluations as bytes of extended XYZ, by the names that errors have for them."""
-    return _each(Evaluation.extended_xyz, frames)
-
-
-def _each(convert: Callable[[Any], Any], frames: Sequence[tuple[str, Any]]) -> Conversion:
-    done = []
+    names: list[str] = []
+    systems: list[System] = []
+    failure, uncharged = block.failure, False
     try:
-        for name, frame in frames:
+        for frame in block.frames:
+            with prefix_errors(frame.name):
+                content = frame.content
+                system = content if isinstance(content, System) else from_xyz(content)
+                uncharged |= system.charge is None
+                systems.append(system.replace(charge=total_charge(system, charge)))
+            names.append(frame.name)
+    except MDGraphError as error:
+        failure = error
+    arrays = SystemArrays.of(systems) if systems else systems
+    return SystemBlock(block.number, block.first, names, arrays, failure, uncharged)
+
+
+def format_block(block: ResultBlock) -> TextBlock:
+    """The frames before the first that cannot be written, as extended XYZ."""
+    texts: list[bytes] = []
+    failure = block.failure
+    try:
+        for place, name in enumerate(block.names):
             with prefix_errors(name):
-                done.append(convert(frame))
-    except MDGraphError as failure:
-        return Conversion(done, failure)
-    return Conversion(done)
+                texts.append(_evaluation(block, place).extended_xyz())
+    except MDGraphError as error:
+        failure = error
+    ends = [*accumulate(map(len, texts))]
+    return TextBlock(block.number, block.first, b"".join(texts), ends, failure=failure)
 
 
-def run_here(conversion: Callable[[Any], Conversion], frames: Sequence[Any]) -> Conversion:
-    """Converts frames in this process, as `Worker.convert` does in another one."""
-    return conversion(frames)
+def _evaluation(block: ResultBlock, place: int) -> Evaluation:
+    """The record that is written for a frame; raises InputError if forces are not finite."""
+    system, results = block.systems[place], block.results
+    assert results is not None
+    end = results.ends[place]
+    atoms = slice(end - len(system), end)
+    forces = results.forces[atoms]
+    if not np.isfinite(forces).all():
+        bad = np.flatnonzero(~np.isfinite(forces).all(axis=1))
+        raise InputError(
+            f"The forces on atoms {name_some(bad.tolist())} are not finite; check the structure."
+        )
+    volume = system.volume
+    return Evaluation(
+        system=system,
+        energy=float(results.energy[place]),
+        energies=results.energies[atoms],
+        forces=forces,
+        stress=-results.virial[place] / volume if volume > 0.0 else None,
+        info=results.info[place] if results.info else {},
+        arrays=results.arrays[place] if results.arrays else {},
+    )
+
+
+def run_here(convert: Callable[[Given], Made], block: Given) -> Made:
+    """Converts a block in this process, as `Worker.convert` does in another one."""
+    return convert(block)
 
 
 class Worker:
@@ -72,8 +107,8 @@ class Worker:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def convert(self, conversion: Callable[[Any], Conversion], frames: Sequence[Any]) -> Conversion:
-        """Calls a function of this module in the process.
+    def convert(self, convert: Callable[[Given], Made], block: Given) -> Made:
+        """Calls a function of this module, with arguments bound or without, in the process.
 
         Raises:
             MDGraphError: the process is gone.
@@ -84,7 +119,7 @@ class Worker:
         try:
             assert self._process.stdin is not None
             assert self._process.stdout is not None
-            send(self._process.stdin, (conversion.__name__, frames))
+            send(self._process.stdin, (convert, block))
             answer, messages = pickle.load(self._process.stdout)
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             raise MDGraphError(
@@ -92,12 +127,12 @@ class Worker:
                 "as it does where memory is short; what is written is whole, so go on with "
                 "--resume, and fewer --workers."
             ) from error
-        for name, level, text in messages:
-            _say_once(name, level, text)
+        for message in messages:
+            say_once(*message)
         if isinstance(answer, BaseException):
             raise answer
-        assert isinstance(answer, Conversion)
-        return answer
+        made: Made = answer
+        return made
 
     def close(self) -> None:
         """Ends the process at once; of no effect on one that is gone."""
@@ -141,14 +176,14 @@ def _started() -> "subprocess.Popen[bytes]":
 _said: Final[set[str]] = set()
 
 
-def _say_once(name: str, level: int, text: str) -> None:
+def say_once(name: str, level: int, text: str) -> None:
     """Logs what a worker logged, which others may log too."""
     if text not in _said:
         _said.add(text)
         logging.getLogger(name).log(level, "%s", text)
 
 
-class _KeptMessages(logging.Handler):
+class KeptMessages(logging.Handler):
     """Keeps what is logged for the process that asked."""
 
     def __init__(self) -> None:
@@ -166,26 +201,24 @@ def serve() -> None:
         signal.signal(number, signal.SIG_IGN)
     calls, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what any library prints is no answer
-    messages = _KeptMessages()
+    messages = KeptMessages()
     logging.getLogger().addHandler(messages)
-    conversions = {one.__name__: one for one in (parse_frames, format_frames)}
     try:
         while True:
-            name, frames = pickle.load(calls)
-            answer: Conversion | Exception
+            convert, block = pickle.load(calls)
+            answer: Any
             try:
-                answer = conversions[name](frames)
+                answer = _picklable(convert(block))
             except Exception as error:  # noqa: BLE001  # raised again where it was called
-                answer = error
-            send(answers, (_picklable(answer), messages.texts))
+                kind = type(error).__name__
+                answer = RuntimeError(f"{kind} in a process that converts frames: {error}")
+            send(answers, (answer, messages.texts))
             messages.texts = []
     except (EOFError, OSError, pickle.UnpicklingError):
         os._exit(0)  # the other one ended, and buffers have nobody to go to
 
 
-def _picklable(answer: Conversion | Exception) -> Conversion | Exception:
-    """The same, with errors of which nothing but the sentence is known at the other end."""
-    if isinstance(answer, Conversion):
-        failure = answer.failure
-        return answer if failure is None else replace(answer, failure=MDGraphError(str(failure)))
-    return RuntimeError(f"{type(answer).__name__} in a process that converts frames: {answer}")
+def _picklable(block: Any) -> Any:
+    """The same, with a failure of which nothing but the sentence is known at the other end."""
+    failure = block.failure
+    return block if failure is None else replace(block, failure=MDGraphError(str(failure)))
