@@ -1,9 +1,14 @@
 """What potentials/water-pbe0 was made of beside the published liquid, and what its liquid is.
 
+    python benchmarks/water_pbe0.py make --data FOLDER --out FOLDER
     python benchmarks/water_pbe0.py label clusters.extxyz
     python benchmarks/water_pbe0.py add water.h5 water.json clusters.extxyz --copies 5
     python benchmarks/water_pbe0.py liquid water.h5 water.json --out liquid.npz [--potential NAME]
         [--kelvin 330 300] [--ps 321] [--pictures FOLDER]
+
+`make` runs the commands in the head of references.yaml, one after the other: data, four trainings,
+the potential in OUT/potentials/water. FOLDER of --data holds water_pbe0/train.extxyz.gz. What is
+there already is kept, and a training that was stopped goes on.
 
 `label` writes molecules and pairs of them with energies and forces of PBE0/def2-TZVP, by density
 fitting, from PySCF (`pip install pyscf`), an hour and more of one core. Molecules have bonds and
@@ -22,15 +27,20 @@ With an --out that is there already, it only prints and draws.
 """
 
 import argparse
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ase.io
 import numpy as np
+import yaml
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from cases import device_argument, run_script
+from error_tables import POTENTIALS, PROGRAM
 from numpy.typing import NDArray
 
 from mdgraph.analysis.pages import BLUE, ORANGE, blank_figure, dress, png
@@ -51,6 +61,8 @@ from mdgraph.system import System
 
 Array = NDArray[np.float64]
 
+RECIPE = POTENTIALS / "water-pbe0" / "references.yaml"
+"""The last of four; its head has the commands of all."""
 HIGHEST = 6.0
 """eV above molecules at rest; frames beyond are left out."""
 VAPORIZATION = 0.43
@@ -204,6 +216,49 @@ def _frame(atoms: Any, shift: float) -> LabelledFrame:
     )
 
 
+# All of it
+
+
+def make(options: argparse.Namespace) -> None:
+    """Runs what is not done yet; raises InputError for a command that fails."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    for words in chain(options.data.resolve(), options.out, str(options.device)):
+        if subprocess.run(words, cwd=options.out, check=False).returncode:
+            raise InputError(f"This failed in {options.out}: {shlex.join(words)}")
+
+
+def chain(data: Path, out: Path, device: str) -> Iterator[list[str]]:
+    """Words of each command that is left, of a training the rest of one.
+
+    Args:
+        data: folder of the published files.
+        out: where the commands run; each is looked for there once those before it are done.
+        device: of trainings.
+    """
+    for line in RECIPE.read_text(encoding="utf-8").splitlines():
+        program, *words = shlex.split(line.removeprefix("#   ")) if line[:4] == "#   " else [""]
+        words = [_full(word, data) for word in words]
+        if program == "python":
+            _, _, liquid, *_, copies = words
+            if not (out / f"{Path(liquid).stem}-{copies}.json").exists():
+                yield [sys.executable, __file__, *words[1:]]
+        elif program and words[0] == "data":
+            made = {"convert": 3, "split": 3}.get(words[1])
+            if made is None or not (out / words[made]).exists():
+                yield [*PROGRAM, *words]
+        elif program:
+            folder = out / yaml.safe_load(Path(words[1]).read_text(encoding="utf-8"))["out"]
+            if (folder / "checkpoint.safetensors").exists():
+                words = ["train", str(folder / "train.yaml"), "--resume"]
+            if not (folder / "report.html").exists():
+                yield [*PROGRAM, *words, "--device", device]
+
+
+def _full(word: str, data: Path) -> str:
+    places = (data / word, POTENTIALS.parent / word)
+    return next((str(place) for place in places if place.is_file()), word)
+
+
 # The liquid
 
 
@@ -317,9 +372,14 @@ def _picture(centres: Array, name: str, rows: dict[str, tuple[Array, Array]]) ->
 
 
 def main() -> None:
-    """Does one of the three."""
+    """Does one of the four."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("make")
+    one.add_argument("--data", type=Path, required=True, help="folder of the published files")
+    one.add_argument("--out", type=Path, required=True)
+    one.add_argument("--device", default="auto", help="of the trainings")
+    one.set_defaults(work=make)
     one = commands.add_parser("label")
     one.add_argument("clusters", type=Path)
     one.add_argument("--pairs", type=int, default=40)

@@ -63,6 +63,32 @@ def test_clusters_lie_above_the_liquid_by_what_vaporization_takes(
         assert len(parts.train) == 256 + 2 * 201
 
 
+def test_one_command_makes_the_whole_chain_and_goes_on(
+    module: ModuleType, datasets_folder: Path, tmp_path: Path
+) -> None:
+    every = list(module.chain(datasets_folder, tmp_path, "cpu"))
+    said = [[Path(word).name for word in words if not word.startswith("-")] for words in every]
+    assert [words[3] for words in said if words[2] == "data"] == ["convert", "split", "check"]
+    assert [words[-1] for words in said if words[2] == "add"] == ["20", "5"]
+    trained = [words[3] for words in said if words[2] == "train"]
+    assert trained == ["train.yaml", "molecules.yaml", "liquid.yaml", "references.yaml"]
+    assert all(Path(words[4]).is_file() for words in every if words[3] == "train")
+    assert str(CLUSTERS) in every[3]
+    # A training that is done is left out, and one that was stopped goes on.
+    for name in ("water.h5", "water.json", "water-20.json", "water-first/report.html"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    stopped = tmp_path / "water-molecules/checkpoint.safetensors"
+    stopped.parent.mkdir()
+    stopped.touch()
+    check, add, molecules, liquid, references = module.chain(datasets_folder, tmp_path, "cpu")
+    assert "check" in check
+    assert add[-1] == "5"
+    assert molecules[4:6] == [str(stopped.with_name("train.yaml")), "--resume"]
+    assert liquid[4].endswith("liquid.yaml")
+    assert references[4].endswith("references.yaml")
+
+
 def test_an_ideal_gas_has_no_structure(module: ModuleType) -> None:
     random = np.random.default_rng(1)
     frames = [
