@@ -173,15 +173,15 @@ def documents(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("document", "before", "after"),
     [
-        ("docs/errors.md", "| 5 meV/A MAE", "| 5.1 meV/A MAE"),
+        ("docs/errors.md", "5.08 ± 0.045 meV/A", "5 ± 0.045 meV/A"),
         ("docs/errors.md", "| 650, test,", "| 600, test,"),
         ("docs/errors.md", "the file published for it", "another trajectory"),
         ("docs/errors.md", "31, test, the published test", "31, validation, the published test"),
-        ("docs/errors.md", "52.4 meV/A MAE", "52.4 meV/A RMSE"),
+        ("docs/errors.md", "0.64 meV/A MAE", "0.64 meV/A RMSE"),
         (
             "docs/errors.md",
-            "0.169 meV MAE | 1.28 meV/A MAE | 1 of 1 split",
-            "0.169 meV MAE | 1.28 meV/A MAE | 9 of 1 split",
+            "0.576 meV RMSE | 3.64 meV/A RMSE | 1 of 1 split",
+            "0.576 meV RMSE | 3.64 meV/A RMSE | 9 of 1 split",
         ),
         ("docs/errors.md", "MTP 2.21 and 60", "MTP 2.21 and 66"),
         ("README.md", "## Where to go on", "Water errs by 9.9 meV/A.\n\n## Where to go on"),
