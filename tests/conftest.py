@@ -1,18 +1,15 @@
 """Fixtures and settings for all tests."""
 
 import contextlib
-import fcntl
 import gc
 import logging
 import multiprocessing
 import os
 import signal
 import sys
-import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial, wraps
+from functools import cache, partial
 from importlib import import_module
 from multiprocessing import forkserver
 from pathlib import Path
@@ -28,7 +25,6 @@ import hypothesis
 import pytest
 import torch
 import typer.main
-from numba.core.dispatcher import Dispatcher
 
 # Torch reads this at its first large tensor: in pages of 4 kB, those of a system of thousands of
 # atoms take longer to map than to compute with.
@@ -41,6 +37,7 @@ if not torch.cuda.is_available():
 import ase.io
 from ase_atoms import CountedCalculation, ethanol
 from ase_pairs import SEARCHES
+from compiling import compile_once
 from interpreter import hasten
 from prepared import IMPORTED
 from recording import RecordedGraph
@@ -50,14 +47,21 @@ from mdgraph.analysis import pages, plots
 from mdgraph.checkpoints import save
 from mdgraph.cli import main
 from mdgraph.drivers.ase import calculator
-from mdgraph.engine import dynamics
+from mdgraph.engine import dynamics, simulation
 from mdgraph.ensembles import ENSEMBLES
+from mdgraph.fused import evaluator as fused_evaluator
+from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
 from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     hasten()
+
+compile_once()
+
+# Radial functions of a shipped potential are tabulated in half a second, by hundreds of tests.
+fused_evaluator._KEPT = 64
 
 # An eighth of the time of a short run is the disk's, and no test cuts the power.
 os.fsync = lambda descriptor: None
@@ -72,29 +76,6 @@ def command_of(app: typer.Typer, ensembles: tuple[str, ...], make: Callable[...,
 _get_command = typer.main.get_command
 typer.main.get_command = lambda app: command_of(app, tuple(ENSEMBLES), _get_command)
 
-
-def compiled_once(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets one worker compile a kernel at a time: the others then take it from numba's cache."""
-    path = Path(tempfile.gettempdir()) / f"mdgraph-numba-{os.getuid()}.lock"
-    reentrant, depth = threading.RLock(), 0
-
-    @wraps(plain)
-    def locked(self: Dispatcher, signature: Any) -> Any:
-        nonlocal depth
-        with reentrant, path.open("a") as lock:
-            if not depth:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            depth += 1
-            try:
-                return plain(self, signature)
-            finally:
-                depth -= 1
-
-    return locked
-
-
-if os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
-    Dispatcher.compile = compiled_once(Dispatcher.compile)
 
 SHARED = Path(os.environ.get("MDGRAPH_SHARED", ROOT.parent / "shared"))
 
@@ -384,6 +365,28 @@ def without_picture(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pictures of a training take longer than a small training."""
     monkeypatch.setattr("mdgraph.train.report.write_report", lambda path, *_: path.write_text(""))
+
+
+_CHECKED: dict[tuple[str, str, str], Any] = {}
+
+
+@pytest.fixture
+def checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulations of one process check an evaluator with the same weights and precision once.
+
+    The reference takes longer than a short run, and tests of the check itself lack this fixture.
+    """
+    plain = simulation.self_check
+
+    def check(evaluator: Any, state: Any, lists: Any, precision: Any) -> Any:
+        if not isinstance(evaluator, FusedTensorNet):
+            return plain(evaluator, state, lists, precision)
+        key = (fused_evaluator._digest(evaluator.potential), precision.name, str(state.device))
+        if key not in _CHECKED:
+            _CHECKED[key] = plain(evaluator, state, lists, precision)
+        return _CHECKED[key]
+
+    monkeypatch.setattr(simulation, "self_check", check)
 
 
 @pytest.fixture

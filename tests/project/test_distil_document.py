@@ -33,7 +33,7 @@ def solvated() -> Atoms:
     return atoms
 
 
-@pytest.mark.usefixtures("without_report")
+@pytest.mark.usefixtures("without_report", "checked_once")
 def test_the_recipes_are_followed(
     tmp_path: Path,
     reference_folder: Path,

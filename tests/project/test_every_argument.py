@@ -8,7 +8,7 @@ import inspect
 import signal
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
@@ -135,21 +135,21 @@ class Call:
     more: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
-    def parameters(self) -> dict[str, Any]:
-        """Annotations by name, of parameters that the function names or hands on."""
+    def parameters(self) -> dict[str, tuple[Any, Callable[..., Any]]]:
+        """Annotations by name, of parameters that the function names or hands on, and to whom."""
         functions = [self.function]
         if inspect.isclass(self.function):
             owners = [one for one in self.function.__mro__ if "__init__" in vars(one)]
             if not issubclass(self.function, KnownArguments):
                 owners = owners[:1]
             functions = [one.__init__ for one in owners[: len(owners) - (len(owners) > 1)]]
-        found: dict[str, Any] = dict.fromkeys(self.more, Any)
+        found = dict.fromkeys(self.more, (Any, self.function))
         for function in functions:
             own = function.__module__.startswith("mdgraph")
             hints = typing.get_type_hints(function) if own else {}
             for name, one in inspect.signature(function).parameters.items():
                 if name != "self" and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
-                    found.setdefault(name, hints.get(name, Any))
+                    found.setdefault(name, (hints.get(name, Any), function))
         return found
 
     def attempt(self, folder: Path, name: str, value: Any) -> None:
@@ -586,15 +586,22 @@ def test_good_arguments_are_accepted(
     call.use(call.function(**call.good(tmp_path)))
 
 
-CASES: Final = [
-    pytest.param(call, name, annotation, id=f"{title}-{name}")
+CASES: Final = {
+    f"{title}-{name}": (call, name, annotation, function)
     for title, call in CALLS.items()
-    for name, annotation in call.parameters().items()
-]
+    for name, (annotation, function) in call.parameters().items()
+}
+FIRST: Final = {(name, function): case for case, (_, name, _, function) in [*CASES.items()][::-1]}
+"""Where a function that several classes hand a parameter on to takes it first."""
+
+
+def parametrized(cases: Iterable[str]) -> pytest.MarkDecorator:
+    rows = [pytest.param(*CASES[case][:3], id=case) for case in cases]
+    return pytest.mark.parametrize(("call", "name", "annotation"), rows)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize(("call", "name", "annotation"), CASES)
+@parametrized(FIRST.values())
 def test_wrong_values_of_an_argument_work_or_end_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, name: str, annotation: Any
 ) -> None:
@@ -604,7 +611,7 @@ def test_wrong_values_of_an_argument_work_or_end_in_one_sentence(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize(("call", "name", "annotation"), CASES)
+@parametrized(CASES)
 def test_every_wrong_value_of_an_argument_works_or_ends_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, name: str, annotation: Any
 ) -> None:

@@ -1,10 +1,11 @@
 """Old names of modules still import, and say where their contents are."""
 
 import importlib
-import subprocess
 import sys
+from typing import Any
 
 import pytest
+from prepared import ended
 
 from mdgraph import engine
 from mdgraph.moved import MOVED, STORED
@@ -35,7 +36,7 @@ def test_an_old_module_name_gives_the_new_module(
     )
 
 
-def test_the_documented_imports_of_0_1_0_work() -> None:
+def test_the_documented_imports_of_0_1_0_work(processes: Any) -> None:
     code = """
 from mdgraph.analysis.recorded import recorded_figure
 from mdgraph.engine.ranks import Ranks
@@ -43,7 +44,8 @@ from mdgraph.engine.replica_exchange import ReplicaExchange
 from mdgraph.engine.replicas import replica_simulation
 from mdgraph.io.atoms import from_ase
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ended(processes, ["-c", code])
+    assert done.returncode == 0, done.stderr
     assert done.stderr.count("FutureWarning") == 4
 
 

@@ -17,15 +17,17 @@ from mdgraph.shipped import EXAMPLES, shipped_potentials
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-EVERY_EXAMPLE = """
+POTENTIALS_AND_EXAMPLES = """
 import sys
+import mdgraph
 from mdgraph.cli import main
-for name in sys.argv[1:]:
-    sys.argv = ["mdgraph", "example", name]
+print(mdgraph.__file__)
+for words in (["potentials"], *(["example", name] for name in sys.argv[1:])):
+    sys.argv = ["mdgraph", *words]
     try:
         main()
     except SystemExit as end:
-        assert not end.code, name
+        assert not end.code, words
 """
 
 
@@ -102,12 +104,11 @@ def test_the_installed_wheel_works(distributions: tuple[Path, Path], tmp_path: P
         return done.stdout
 
     python(*install, "--target", site, distributions[0])
-    where = "import mdgraph; print(mdgraph.__file__)"
-    assert Path(python("-c", where).strip()) == site / "mdgraph" / "__init__.py"
-    listed = python("-m", "mdgraph", "potentials").splitlines()
+    where, *printed = python("-c", POTENTIALS_AND_EXAMPLES, *EXAMPLES).splitlines()
+    assert Path(where) == site / "mdgraph" / "__init__.py"
+    listed = printed[: len(shipped_potentials())]
     assert [line.partition(":")[0] for line in listed] == list(shipped_potentials())
     assert all(str(site / "mdgraph" / "potentials") in line for line in listed)
-    python("-c", EVERY_EXAMPLE, *EXAMPLES)
     for source in (ROOT / "examples").glob("*.py"):
         assert (tmp_path / "python" / "examples" / source.name).read_bytes() == source.read_bytes()
 

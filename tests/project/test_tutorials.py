@@ -13,6 +13,8 @@ from repository import ROOT
 
 from mdgraph.validate import dynamics_checks
 
+pytestmark = pytest.mark.usefixtures("checked_once")
+
 DOCS = ROOT / "docs"
 Command = Callable[..., Any]
 
@@ -36,8 +38,8 @@ def test_five_minutes(tmp_path: Path, mdgraph_command: Command) -> None:
     shorter = {
         "```bash\nmdgraph md\n": "```bash\nmdgraph md --steps 20 --log-interval 10\n",
         "--extend-ps 0.1": "--extend-ps 0.005",
-        "--steps 200": "--steps 10 --evaluator reference",
-        "--steps 20 --out from": "--steps 2 --evaluator reference --out from",
+        "--steps 200": "--steps 10",
+        "--steps 20 --out from": "--steps 2 --out from",
         "analyse mdgraph-run": "analyse mdgraph-run --only energies,rdf",
     }
     follow(DOCS / "start.md", tmp_path, mdgraph_command, shorter)

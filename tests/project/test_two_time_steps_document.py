@@ -23,6 +23,8 @@ from mdgraph.engine import resonance
 from mdgraph.io.structures import read_system, read_systems
 from mdgraph.state import State
 
+pytestmark = pytest.mark.usefixtures("checked_once")
+
 PAGE = ROOT / "docs" / "multiple_time_steps.md"
 RECIPE = ROOT / "potentials" / "water-pbe0-small" / "distil.yaml"
 WATER = ROOT / "potentials" / "water-pbe0" / "start.extxyz"

@@ -7,11 +7,13 @@ of garbage leave out what is there.
 import gc
 
 import torch
+from compiling import compile_once
 from repository import ROOT
 
 from mdgraph.engine import Calculation
 from mdgraph.io.structures import read_system
 
+compile_once()
 torch.set_num_threads(1)
 WATER = ROOT / "potentials" / "water-pbe0" / "start.extxyz"
 Calculation([read_system(WATER)], "water-pbe0", device="cpu").compute()
