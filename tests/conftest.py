@@ -53,6 +53,7 @@ from mdgraph.fused import evaluator as fused_evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.models import RadialBasisConfig, ReadoutConfig, TensorNetConfig, TensorNetPotential
 from mdgraph.runs import md
+from mdgraph.runs.analyse import free_energy
 from mdgraph.runs.config import MDConfig
 
 if os.environ.get("TRITON_INTERPRET") == "1":
@@ -340,7 +341,7 @@ def drawn_pictures() -> None:
 def pictures_are_not_drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands in this process make their figures, but drawing them takes longer than a short run.
 
-    So it is of the pictures of runs and of those in pages.
+    So it is of the pictures of runs, of what they record, of free energies and of those in pages.
     """
     if "drawn_pictures" in request.fixturenames:
         return
@@ -351,8 +352,10 @@ def pictures_are_not_drawn(request: pytest.FixtureRequest, monkeypatch: pytest.M
         return figure
 
     monkeypatch.setattr(pages, "png", lambda figure: b"\x89PNG")
-    for draw in (plots.run_figure, plots.replicas_figure):
+    for draw in (plots.run_figure, plots.replicas_figure, plots.recorded_figure):
         monkeypatch.setattr(plots, draw.__name__, partial(undrawn, draw))
+    draw = free_energy.profile_figure
+    monkeypatch.setattr(free_energy, draw.__name__, partial(undrawn, draw))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from hub_server import Hub, serving
+from prepared import ended
 
 from mdgraph.checkpoints import load, load_domain, shipped_potentials
 from mdgraph.checkpoints.loading import potential_sha256
@@ -174,16 +174,11 @@ def test_the_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -
         load("hf://somebody/water")
 
 
-def test_the_variables_of_the_hub_are_obeyed(hub: Hub, tmp_path: Path) -> None:
+def test_the_variables_of_the_hub_are_obeyed(hub: Hub, processes: Any, tmp_path: Path) -> None:
     hub.push("somebody/ethanol", folder_files())
     environment = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home")}
-    done = subprocess.run(
-        [sys.executable, "-m", "mdgraph", "inspect", "hf://somebody/ethanol"],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["-m", "mdgraph", "inspect", "hf://somebody/ethanol"]
+    done = ended(processes, words, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     assert f"name:             {NAME}\n" in done.stdout
     assert "domain:           not known" not in done.stdout

@@ -39,6 +39,7 @@ def options_of(configuration: Any) -> list[str]:
             for name, value in configuration.model_dump(exclude_unset=True).items()
             if name not in ("structure", "check")
         ),
+        *(["--no-check"] if configuration.check is False else []),
     ]
 
 
@@ -121,11 +122,11 @@ class TestSignals:
                 signal.raise_signal(number)
 
         configuration = configured(observe="rdf:2")
-        monkeypatch.setattr(ProgressBar, "report", interrupt)
-        done = mdgraph_command("md", *options_of(configuration))
+        with monkeypatch.context() as interrupted:
+            interrupted.setattr(ProgressBar, "report", interrupt)
+            done = mdgraph_command("md", *options_of(configuration))
         assert done.status == (TIME_IS_UP if number == signal.SIGUSR1 else 128 + number)
         assert f"Stopped by {number.name}; go on with: mdgraph md --resume --out" in done.out
-        monkeypatch.undo()
         assert resume(Path(configuration.out)).steps == 60
         assert (Path(configuration.out) / "rdf.png").exists()
 
@@ -150,12 +151,12 @@ class TestSignals:
 
         names = inspect.unwrap(md.Simulation.run).__globals__
         look = names["delivery"]
-        monkeypatch.setitem(names, "delivery", slow)
-        done = mdgraph_command("md", *options_of(configuration))
+        with monkeypatch.context() as slowed:
+            slowed.setitem(names, "delivery", slow)
+            done = mdgraph_command("md", *options_of(configuration))
         assert done.status == TIME_IS_UP, done.err
         assert "Stopped by SIGUSR1; go on with" in done.out
         assert time.monotonic() - started[0] < 2.5
-        monkeypatch.undo()
         assert resume(out).steps == 100
 
     def test_before_the_first_step_of_a_resumed_run_it_is_unfinished(

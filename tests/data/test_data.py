@@ -1,9 +1,6 @@
 """Data sets: what goes in comes out, what is wrong stays out, and commands make them."""
 
 import json
-import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from copper_frames import copper, labelled, written
+from prepared import ended
 
 from mdgraph.data import LabelledFrame, Provenance, open_dataset, write_dataset
 from mdgraph.errors import FileError, InputError
@@ -96,22 +94,16 @@ def test_other_files_are_no_data_sets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "size", [20_000, *(pytest.param(size, marks=pytest.mark.slow) for size in (1_000, 60_000))]
 )
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, size: int) -> None:
+def test_a_full_disk_leaves_what_was_there(processes: Any, tmp_path: Path, size: int) -> None:
     """In a process of its own: the library brought it down when it was told of a refused write."""
     ase.io.write(tmp_path / "a.xyz", copper(300), format="extxyz")
-    command = [sys.executable, "-m", "mdgraph", "data", "convert", "a.xyz", "set.h5"]
+    code = f"import resource as r, mdgraph.cli; r.setrlimit(r.RLIMIT_FSIZE, ({size}, {size})); "
+    command = ["-c", code + "mdgraph.cli.main()", "data", "convert", "a.xyz", "set.h5"]
     for before, more in ((False, []), (True, ["--append"])):
         if before:
             written(tmp_path / "set.h5", [labelled(copper(3)[0])]).close()
         held = {path: path.read_bytes() for path in tmp_path.iterdir()}
-        done = subprocess.run(
-            [*command, *more],
-            check=False,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
-        )
+        done = ended(processes, [*command, *more], cwd=tmp_path)
         assert done.returncode == 1
         said = "mdgraph: error: Cannot write set.h5: the file would exceed the largest size"
         assert done.stderr.startswith(said)

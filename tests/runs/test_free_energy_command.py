@@ -123,6 +123,7 @@ def profile(mdgraph_command: Command, tmp_path: Path) -> Command:
     return run
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_umbrella_replicas_give_the_torsion_and_its_barriers(
     profile: Command, tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ def configured(tmp_path: Path, tiny_potential: Path, files: list[str]) -> Make:
             "trajectory_interval": 5,
             "log_interval": 5,
             "checkpoint_interval": 7,
+            "check": False,
             "chunk": 3,
         }
         return MDConfig(**(options | changes))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,9 @@ def command(processes: Any, *words: object, **options: Any) -> PreparedProcess:
     return PreparedProcess(processes, ["-m", "mdgraph", *words], env=env, **PIPES, **options)
 
 
-def two_ranks(processes: Any, *words: object) -> list[PreparedProcess]:
+def two_ranks(processes: Any, *words: object, **variables: str) -> list[PreparedProcess]:
     """The command on two ranks, as torchrun would start them."""
-    env = os.environ | ENVIRONMENT
+    env = os.environ | ENVIRONMENT | variables
     return prepared_ranks(processes, ["-m", "mdgraph", *words], 2, env=env, **PIPES)
 
 
@@ -175,6 +176,23 @@ def test_a_command_starts_the_ranks_of_replicas(processes: Any, tmp_path: Path) 
     assert (out / "rank-1").is_dir()
 
 
+_ENDING_RANKS = """
+from mdgraph import processes
+rank = "import os, sys, time; time.sleep(60 * int(os.environ['RANK'])); sys.exit(3)"
+processes.SAME_MODULES = ("-c", rank)
+print(*processes.launch(["cpu", "cpu"], []))
+"""
+
+
+def test_a_rank_that_fails_ends_the_other_and_gives_its_status(processes: Any) -> None:
+    begin = time.monotonic()
+    code = ["-c", _ENDING_RANKS]
+    process = PreparedProcess(processes, code, env=os.environ | ENVIRONMENT, **PIPES)
+    status, printed, _ = finished(process)
+    assert (status, printed) == (0, "3 None\n")
+    assert time.monotonic() - begin < 50.0
+
+
 def test_devices_that_cannot_be_started(
     processes: Any,
     tmp_path: Path,
@@ -183,9 +201,12 @@ def test_devices_that_cannot_be_started(
 ) -> None:
     """One sentence each, by one rank, and nothing is written."""
     out = tmp_path / "run"
-    started = command(processes, "md", WATER, "--out", out, "--devices", "cpu,cpu")
-    status, _, said = finished(started)
-    assert (status, said.count("mdgraph: error")) == (1, 1)
+    words = ("md", WATER, "--out", out, "--devices", "cpu,cpu")
+    launcher = f"{forkserver._forkserver._forkserver_pid} cpu,cpu"  # type: ignore[attr-defined]
+    ranks = two_ranks(processes, *words, MDGRAPH_LAUNCHER=launcher)
+    (status, _, said), (other, *silence) = map(finished, ranks)
+    assert (status, other, said.count("mdgraph: error")) == (1, 0, 1)
+    assert silence == ["", ""]
     assert "--devices started 2; start it without --devices" in said
     for devices, options, count, sentence in (
         ("toaster,cpu", (), "1", "Unknown device 'toaster'"),

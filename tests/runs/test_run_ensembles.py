@@ -70,6 +70,7 @@ def configured(
             "checkpoint_interval": 6,
             "seed": 4,
             "device": "cpu",
+            "check": False,
         }
         return MDConfig(**(short | CHOICES.get(choice, {}) | fields))
 

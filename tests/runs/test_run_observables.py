@@ -56,6 +56,7 @@ def column(table: str, name: str, **chosen: str) -> list[float]:
     return [float(row[name]) for row in found if all(row[key] == chosen[key] for key in chosen)]
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_files_hold_what_the_trajectory_shows(configured: Make, tmp_path: Path) -> None:
     start(configured())
     found, log = tables(tmp_path / "run"), read_log(tmp_path / "run" / "log.csv")

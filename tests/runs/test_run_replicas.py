@@ -37,6 +37,7 @@ def configured(tmp_path: Path, tiny_potential: Path, water_file: Path) -> Callab
             "trajectory_interval": 5,
             "log_interval": 5,
             "checkpoint_interval": 7,
+            "check": False,
             "chunk": 3,
         }
         return MDConfig(**(options | changes))
