@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 import torch
 from ase.build import bulk
 from ase_atoms import calculator
+from prepared import ended
 from toys import LennardJones
 
 from mdgraph.drivers.openmmml.force import PotentialForce, model_named
@@ -127,7 +126,9 @@ def test_a_potential_of_nan_is_no_disagreement_with_the_reference(
         force(Looked(water))
 
 
-def test_a_new_process_reads_a_system_from_xml(tiny_potential: Path, tmp_path: Path) -> None:
+def test_a_new_process_reads_a_system_from_xml(
+    processes: Any, tiny_potential: Path, tmp_path: Path
+) -> None:
     """OpenMM dies of an error in that."""
     model = model_named(str(tiny_potential), "cpu", "mixed", "auto", "from checkpoint", False)
     system = openmm.System()
@@ -138,10 +139,8 @@ def test_a_new_process_reads_a_system_from_xml(tiny_potential: Path, tmp_path: P
         "import sys, openmm; text = open(sys.argv[1]).read(); "
         "print(openmm.XmlSerializer.deserialize(text).getNumForces())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "1"
+    done = ended(processes, ["-c", code, path])
+    assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
 
 
 @pytest.mark.gpu
