@@ -44,6 +44,24 @@ def python(processes: Any, tmp_path: Path) -> Python:
     return run
 
 
+@pytest.fixture
+def mdgraph(
+    mdgraph_command: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    checked_once: None,
+) -> Python:
+    """Runs a command in that folder, in this process; returns its output."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: object) -> str:
+        done = mdgraph_command(*words)
+        assert done.status == 0, done.err
+        return str(done.out)
+
+    return run
+
+
 # Examples
 
 
@@ -190,10 +208,10 @@ def test_an_export_agrees_with_the_engine(python: Python, tmp_path: Path) -> Non
     assert (tmp_path / "water.pt").stat().st_size > 1000
 
 
-def test_a_run_from_a_file(python: Python, tmp_path: Path) -> None:
+def test_a_run_from_a_file(mdgraph: Python, tmp_path: Path) -> None:
     example = EXAMPLES / "water_md.yaml"
     # A log of a single row would have no picture.
-    printed = python("-m", "mdgraph", "md", "--config", example, "--steps", 2, "--log-interval", 2)
+    printed = mdgraph("md", "--config", example, "--steps", 2, "--log-interval", 2)
     assert "(2 of 2 steps)" in printed
     written = yaml.safe_load(example.read_text(encoding="utf-8"))
     folder = tmp_path / written["out"]
@@ -204,20 +222,20 @@ def test_a_run_from_a_file(python: Python, tmp_path: Path) -> None:
     assert {key: recorded[key] for key in written} == written
 
 
-def test_a_protocol_from_a_file(python: Python, tmp_path: Path) -> None:
+def test_a_protocol_from_a_file(mdgraph: Python, tmp_path: Path) -> None:
     example = (EXAMPLES / "water_protocol.yaml").read_text(encoding="utf-8")
     (explained,) = blocks(ROOT / "docs" / "ensembles.md", "yaml")
     assert yaml.safe_load(explained) == yaml.safe_load(example)
     short = re.sub(r"time_ps: \d+|steps: 200", "steps: 2", example)
     (tmp_path / "short.yaml").write_text(short, encoding="utf-8")
-    assert "All stages are finished" in python("-m", "mdgraph", "protocol", "short.yaml")
+    assert "All stages are finished" in mdgraph("protocol", "short.yaml")
     folders = sorted(path.name for path in (tmp_path / "mdgraph-protocol").iterdir())
     stages = ["01-minimise", "02-heat", "03-equilibrate", "04-produce"]
     assert folders == [*stages, "protocol.json"]
 
 
 def test_maps_of_two_torsions_from_files(
-    python: Python, tmp_path: Path, reference_folder: Path
+    python: Python, mdgraph: Python, tmp_path: Path, reference_folder: Path
 ) -> None:
     """As the page on free energies has it, but short: walkers, and windows that begin at theirs."""
     folder = EXAMPLES / "free_energies"
@@ -227,7 +245,7 @@ def test_maps_of_two_torsions_from_files(
     short = re.sub(r"(every|_interval): \d+", r"\1: 2", short)
     (tmp_path / "short.yaml").write_text(short, encoding="utf-8")
     structure = folder / "alanine.extxyz"
-    printed = python("-m", "mdgraph", "md", structure, "--config", "short.yaml", "--out", "meta")
+    printed = mdgraph("md", structure, "--config", "short.yaml", "--out", "meta")
     assert "(4 of 4 steps)" in printed
     assert len((tmp_path / "meta" / "HILLS").read_text().splitlines()) == 7 + 4
     printed = python(folder / "windows.py", "meta", "--windows", 2, 2, "--time-ps", 0.004)
@@ -235,18 +253,18 @@ def test_maps_of_two_torsions_from_files(
     assert far
     assert 100 < int(far[1]) < 256
     options = ["--every-frame", "--config", "windows.yaml", "--colvar-interval", 1]
-    printed = python("-m", "mdgraph", "md", "starts.extxyz", *options, "--out", "windows")
+    printed = mdgraph("md", "starts.extxyz", *options, "--out", "windows")
     assert "(2 of 2 steps)" in printed
     recorded = json.loads((tmp_path / "windows" / "run.json").read_text(encoding="utf-8"))
     assert recorded["configuration"]["biases"][0]["centre"][1] == pytest.approx([-np.pi, 0.0])
 
 
-def test_a_hydrogen_between_two_oxygens_from_a_file(python: Python, tmp_path: Path) -> None:
+def test_a_hydrogen_between_two_oxygens_from_a_file(mdgraph: Python, tmp_path: Path) -> None:
     text = (EXAMPLES / "free_energies" / "transfer.yaml").read_text(encoding="utf-8")
     short = re.sub(r"time_ps: \d+", "steps: 4", text).replace("replicas: 64", "replicas: 2")
     short = re.sub(r"(every|_interval): \d+", r"\1: 2", short)
     (tmp_path / "short.yaml").write_text(short, encoding="utf-8")
-    printed = python("-m", "mdgraph", "md", "--config", "short.yaml", "--out", "transfer")
+    printed = mdgraph("md", "--config", "short.yaml", "--out", "transfer")
     assert "(4 of 4 steps)" in printed
     (row,) = np.loadtxt(tmp_path / "transfer" / "replica-0" / "COLVAR")[:1]
     assert row[3] == pytest.approx(row[1] - row[2])
