@@ -44,7 +44,7 @@ SAMPLING = {
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with set.h5, split.json and a short training of it in out."""
     folder = tmp_path_factory.mktemp("teacher")
-    train(settings(prepare(folder, clusters(16), steps=80)), quiet=True)
+    train(settings(prepare(folder, clusters(16), steps=30)), quiet=True)
     return folder
 
 

@@ -41,7 +41,7 @@ def evaluated(potential: Any, frame: LabelledFrame) -> Calculation:
 def baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A potential that was trained for a short time on the same frames."""
     folder = tmp_path_factory.mktemp("baseline")
-    train(settings(prepare(folder, FRAMES, steps=60)), quiet=True)
+    train(settings(prepare(folder, FRAMES, steps=20)), quiet=True)
     return folder / "out"
 
 
