@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,7 @@ import typer.main
 import yaml
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
+from prepared import run_prepared
 from repository import BENCHMARKS, ROOT
 from training_sets import NETWORK, assert_same, clusters
 
@@ -175,7 +177,16 @@ def in_this_process(jobs: list[Any], *_: object) -> Any:
     return import_module("error_tables").Outcome()
 
 
+def forked(processes: Any, jobs: list[Any], *_: object) -> Any:
+    """Processes as they would be, without a cold start."""
+    for job in jobs:
+        done = run_prepared(processes, job.words[1:], job.folder)
+        assert done.returncode == 0, done.stderr
+    return import_module("error_tables").Outcome()
+
+
 def test_a_table_is_written_and_continued(
+    processes: Any,
     script: Script,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -194,7 +205,6 @@ def test_a_table_is_written_and_continued(
     with pytest.raises(SystemExit):
         run("--stop-after", 0)
     assert "2 trainings are not at their end" in capsys.readouterr().out
-    real = tables.run_side_by_side
     monkeypatch.setattr(tables, "run_side_by_side", in_this_process)
     said = run()
     assert "frames of train and test is the same" in said
@@ -218,7 +228,7 @@ def test_a_table_is_written_and_continued(
     (first / "metrics.json").unlink()
     weights = (first / "model.safetensors").read_bytes()
     (first / "model.safetensors").unlink()
-    monkeypatch.setattr(tables, "run_side_by_side", real)
+    monkeypatch.setattr(tables, "run_side_by_side", partial(forked, processes))
     assert run().splitlines()[-1] == said.splitlines()[-1]
     assert (first / "model.safetensors").read_bytes() == weights
     assert (second / "metrics.json").stat().st_mtime_ns == before

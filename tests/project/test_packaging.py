@@ -107,6 +107,11 @@ def test_the_installed_wheel_works(distributions: tuple[Path, Path], tmp_path: P
     where, *printed = python("-c", POTENTIALS_AND_EXAMPLES, *EXAMPLES).splitlines()
     assert Path(where) == site / "mdgraph" / "__init__.py"
     listed = printed[: len(shipped_potentials())]
+    water = site / "mdgraph" / "potentials" / "water-pbe0"
+    assert any(line.startswith("water-pbe0: H O, ") for line in listed)
+    assert any(str(water / "card.md") in line for line in listed)
+    wanted = {"model.safetensors", "start.extxyz", "metrics.json", "card.md", "train.yaml"}
+    assert wanted | {"domain.safetensors"} <= {path.name for path in water.iterdir()}
     assert [line.partition(":")[0] for line in listed] == list(shipped_potentials())
     assert all(str(site / "mdgraph" / "potentials") in line for line in listed)
     for source in (ROOT / "examples").glob("*.py"):

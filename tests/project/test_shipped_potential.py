@@ -4,13 +4,8 @@ import contextlib
 import gzip
 import hashlib
 import json
-import os
 import re
 import shlex
-import shutil
-import subprocess
-import sys
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,34 +229,3 @@ def test_held_out_frames_are_far_from_training_frames(training_frames: TrainingF
 def test_a_clone_contains_the_potential() -> None:
     assert shipped_potentials()[NAME] == FOLDER
     assert load(NAME).config == load(FOLDER).config
-
-
-def test_a_wheel_contains_the_potential(tmp_path: Path) -> None:
-    """The tree that pyproject.toml describes, away from the repository."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
-    for pattern in wheel["include"]:
-        for path in ROOT.glob(pattern.removeprefix("/")):
-            place = path.relative_to(ROOT).as_posix()
-            for old, new in wheel["sources"].items():
-                place = re.sub(f"^{re.escape(old)}(?=/)", new, place)
-            target = tmp_path / "site" / place
-            if path.is_dir():
-                shutil.copytree(path, target, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, target)
-    folder = tmp_path / "site" / "mdgraph" / "potentials" / NAME
-    wanted = {"model.safetensors", "start.extxyz", "metrics.json", "card.md", "train.yaml"}
-    wanted |= {"domain.safetensors"}
-    assert wanted <= {path.name for path in folder.iterdir()}
-    found = subprocess.run(
-        [sys.executable, "-m", "mdgraph", "potentials"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
-    )
-    assert f"\n{NAME}: H O, " in found.stdout
-    assert str(folder / "card.md") in found.stdout
