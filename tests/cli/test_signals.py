@@ -206,7 +206,7 @@ class TestSignals:
         command: str,
     ) -> None:
         monkeypatch.setattr(
-            evaluation, "evaluation_of", lambda *_: signal.raise_signal(signal.SIGTERM)
+            evaluation, "_evaluated", lambda *_: signal.raise_signal(signal.SIGTERM)
         )
         out = tmp_path / "e.xyz"
         arguments = [command, water_file, "--potential", tiny_potential, "--out", out]

@@ -29,9 +29,13 @@ IMPORTED = (
     "mdgraph.train.loop",
     "mdgraph.analysis.plots",
     "mdgraph.fused.cpu.network",
+    "torch._dynamo",
     "ready",
 )
-"""Modules of the process that the others are forked from."""
+"""Modules of the process that the others are forked from.
+
+Optimizers import torch's compiler, which takes 3 s, when the first of them is made.
+"""
 
 
 class Ended(NamedTuple):
