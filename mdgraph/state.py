@@ -12,12 +12,14 @@ from itertools import accumulate
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.arguments import whole_number, whole_numbers
 from mdgraph.errors import InputError, name_some
-from mdgraph.system import NEAR, System, centred, concatenated
+from mdgraph.system import NEAR, System, SystemArrays, are_among, centred, concatenated
 
 
 class Grouping:
@@ -42,24 +44,30 @@ class Grouping:
         self.sizes = tuple(int(size) for size in sizes)
         self.largest = max(self.sizes) if largest is None else largest
         self.counts, self.index, self.start, self.members, self.present = (
-            one.to(device) for one in self._layout()
+            one.to(device) for one in self._layout(torch.tensor(self.sizes), sum(self.sizes))
         )
 
-    def assign_(self, sizes: Sequence[int]) -> None:
-        """Shares the same atoms out to as many systems of other sizes, in the same buffers."""
-        self.sizes = tuple(int(size) for size in sizes)
+    def assign_(self, counts: Tensor) -> None:
+        """Shares the same atoms out to as many systems of other sizes, in the same buffers.
+
+        Capturable, does not sync; `sizes` is left to the host.
+
+        Args:
+            counts: (S,) int64, atoms of each system, on the device.
+        """
         buffers = (self.counts, self.index, self.start, self.members, self.present)
-        for buffer, value in zip(buffers, self._layout(), strict=True):
+        for buffer, value in zip(buffers, self._layout(counts, len(self.index)), strict=True):
             buffer.copy_(value)
 
-    def _layout(self) -> tuple[Tensor, ...]:
-        counts = torch.tensor(self.sizes)
-        starts = torch.cumsum(counts, 0) - counts
-        slots = torch.arange(self.largest)
+    def _layout(self, counts: Tensor, atoms: int) -> tuple[Tensor, ...]:
+        device = counts.device
+        ends = torch.cumsum(counts, 0)
+        starts = (ends - counts)[:, None]
+        slots = torch.arange(self.largest, device=device)
         present = slots < counts[:, None]
-        members = torch.where(present, starts[:, None] + slots, starts[:, None])
-        index = torch.repeat_interleave(torch.arange(len(self.sizes)), counts)
-        return counts, index, starts, members, present
+        members = torch.where(present, starts + slots, starts)
+        index = torch.searchsorted(ends, torch.arange(atoms, device=device), right=True)
+        return counts, index, starts[:, 0], members, present
 
     @property
     def atoms(self) -> int:
@@ -124,6 +132,8 @@ class BatchCapacity:
 _ALIGNMENT: Final = 16
 """Numbers of 8 bytes: memory is read in pieces of 128."""
 
+_ALIGNED_BYTES: Final = 8 * _ALIGNMENT
+
 OFFSETS: Final = ("offset", "turns", "offset_cell")
 """What a state in float32 holds beside its positions."""
 
@@ -134,7 +144,10 @@ class WorkspaceOwner(Protocol):
     """An evaluator that keeps something for a state."""
 
     def replace_(self, state: "State") -> None:
-        """Derives anew, in the same buffers, what depends on the systems in a state."""
+        """Derives anew, in the same buffers, what depends on the systems in a state.
+
+        Capturable on CUDA, does not sync.
+        """
         ...
 
 
@@ -204,11 +217,12 @@ class State:
         self.room = room
         sizes = [len(system) for system in systems]
         given = concatenated(systems, dtype)
-        self._check_room(sizes, given["numbers"])
+        self._check_room(sizes, given["numbers"].numpy())
         self.grouping = Grouping(sizes, self.device, None if room is None else room.largest)
         atoms, count = self.grouping.atoms, self.grouping.systems
         elements = given["numbers"].unique() if room is None else torch.tensor(room.elements)
         self.elements = elements.sort().values.to(self.device)
+        self._pbc, self._given = given["pbc"], None if room is None else _HostMirror(self.device)
         given = {name: value.to(self.device) for name, value in given.items()}
         self.numbers = given["numbers"]
         self.kinds = torch.searchsorted(self.elements, self.numbers)
@@ -243,18 +257,17 @@ class State:
         self.atom = given["atom"]
         self._hold_fixed()
 
-    def _check_room(self, sizes: Sequence[int], numbers: Tensor) -> None:
+    def _check_room(self, sizes: Sequence[int], numbers: NDArray[np.int64]) -> None:
         room = self.room
         if room is not None and (
-            max(sizes) > room.largest or not set(numbers.tolist()) <= set(room.elements)
+            max(sizes) > room.largest or not are_among(numbers, room.elements)
         ):
             raise InputError(f"{_NO_ROOM} there is none for their sizes or elements.")
 
     def assign_(self, systems: Sequence[System]) -> None:
-        """Puts other systems into the same buffers, at rest where they carry no velocities.
+        """Writes other systems on the host, of which `load_` fills the buffers.
 
-        Lists must be renewed afterwards. What evaluators derived from the systems follows.
-        Reads the device.
+        Does not sync; the copies of the `load_` before must have ended.
 
         Args:
             systems: as many, with as many atoms together, within the room, and periodic along
@@ -263,20 +276,38 @@ class State:
         Raises:
             InputError: other systems.
         """
-        given = concatenated(systems, self.dtype)
-        sizes = [len(system) for system in systems]
-        if (
-            self.room is None
-            or (len(sizes), sum(sizes)) != (self.grouping.systems, self.grouping.atoms)
-            or not torch.equal(given["pbc"], self.pbc.cpu())
-        ):
+        arrays = SystemArrays.of(systems)
+        sizes = arrays.sizes.tolist()
+        fits = (len(sizes), sum(sizes)) == (self.grouping.systems, self.grouping.atoms)
+        if self._given is None or not fits or not np.array_equal(arrays.pbc, self._pbc.numpy()):
             raise InputError(f"{_NO_ROOM} give as many systems and atoms with the same pbc.")
-        self._check_room(sizes, given["numbers"])
-        self.grouping.assign_(sizes)
-        for name, value in given.items():
-            getattr(self, name).copy_(value)
-        self.kinds.copy_(torch.searchsorted(self.elements, self.numbers))
-        self.inverse_masses.copy_(1.0 / self.masses)
+        self._check_room(sizes, arrays.numbers)
+        given = concatenated(arrays, self.dtype) | {"sizes": torch.tensor(arrays.sizes)}
+        del given["pbc"]  # which stay as they are
+        self._given.write(given)
+        self.grouping.sizes = tuple(sizes)
+
+    @property
+    def awaits_load(self) -> bool:
+        """Whether `assign_` gave systems, so that each evaluation begins with `load_`."""
+        return self._given is not None and len(self._given.buffers) > 0
+
+    def load_(self) -> None:
+        """Puts the systems of `assign_` into the buffers, at rest where they carry no velocities.
+
+        Capturable, does not sync. What evaluators derived from the systems follows. Lists must be
+        renewed afterwards. Of no effect before the first `assign_`.
+        """
+        if self._given is None or not self._given.buffers:
+            return
+        self._given.copy_()
+        for name, value in self._given.buffers.items():
+            if name == "sizes":
+                self.grouping.assign_(value)
+            else:
+                getattr(self, name).copy_(value)
+        torch.searchsorted(self.elements, self.numbers, out=self.kinds)
+        torch.reciprocal(self.masses, out=self.inverse_masses)
         self._hold_fixed()
         self.step.zero_()
         for owner in list(self.workspaces):
@@ -350,6 +381,50 @@ class State:
         """Writes a snapshot back into the same buffers; does not sync."""
         for name, tensor in self.tensors().items():
             tensor.copy_(snapshot[name])
+
+
+class _HostMirror:
+    """Tensors side by side on the host and on a device, so that one copy brings all of them.
+
+    Attributes:
+        buffers: on the device, by name; none before the first `write`.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        """Allocates nothing yet."""
+        self._device = device
+        self.buffers: dict[str, Tensor] = {}
+
+    def write(self, tensors: Mapping[str, Tensor]) -> None:
+        """Writes on the host, from where all copies before must have ended.
+
+        Args:
+            tensors: by name, each time the same ones with other values.
+        """
+        if not self.buffers:
+            self._allocate(tensors)
+        for name, tensor in tensors.items():
+            self._views[name].copy_(tensor)
+
+    def copy_(self) -> None:
+        """Launches the copy to the device; capturable, does not sync."""
+        self._there.copy_(self._here, non_blocking=True)
+
+    def _allocate(self, tensors: Mapping[str, Tensor]) -> None:
+        sizes = [-(-one.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES for one in tensors.values()]
+        self._here = torch.zeros(
+            sum(sizes), dtype=torch.uint8, pin_memory=self._device.type == "cuda"
+        )
+        self._there = torch.zeros_like(self._here, device=self._device)
+
+        def views(whole: Tensor) -> dict[str, Tensor]:
+            parts = zip(tensors.items(), whole.split(sizes), strict=True)
+            return {
+                name: part[: one.nbytes].view(one.dtype).view(one.shape)
+                for (name, one), part in parts
+            }
+
+        self._views, self.buffers = views(self._here), views(self._there)
 
 
 def places_of(tensors: Mapping[str, Tensor], system: Tensor) -> Tensor:

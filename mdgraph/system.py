@@ -441,6 +441,36 @@ class SystemArrays(Sequence[System]):
             others,
         )
 
+    def take(self, places: Sequence[int]) -> "SystemArrays":
+        """Those at some places, in that order; views where the places follow each other."""
+        if [*places] == [*range(places[0], places[0] + len(places))]:
+            return self[places[0] : places[0] + len(places)]
+        indices = np.array(places)
+        sizes = self.sizes[indices]
+        # Of each atom, its place among all, less that among the atoms that are taken.
+        shifts = self.ends[indices] - sizes.cumsum()
+        atoms = shifts.repeat(sizes) + np.arange(sizes.sum())
+        others = {
+            new: self.others[place] for new, place in enumerate(places) if place in self.others
+        }
+        return self._chosen(indices, atoms, others)
+
+    def followed_by(self, systems: "SystemArrays") -> "SystemArrays":
+        """These and then others."""
+        others = {len(self) + place: one for place, one in systems.others.items()}
+        both = zip(self._arrays(), systems._arrays(), strict=True)
+        sizes, numbers, positions, masses, cells, pbc, charges = map(np.concatenate, both)
+        return SystemArrays(
+            sizes, numbers, positions, masses, cells, pbc, charges, {**self.others, **others}
+        )
+
+
+def are_among(numbers: NDArray[np.int64], elements: Sequence[int]) -> bool:
+    """Whether all atomic numbers are those of some elements; by a table, as atoms are many."""
+    table = np.zeros(len(SYMBOLS), dtype=bool)
+    table[[element for element in elements if element < len(SYMBOLS)]] = True
+    return bool(table[numbers].all())
+
 
 def total_charge(system: System, charge: float | None = None) -> float:
     """The charge that counts: the argument, else the system's own, else 0."""
@@ -524,28 +554,27 @@ def concatenated(systems: Sequence[System], dtype: "torch.dtype") -> "dict[str, 
     """
     import torch  # here, as processes that only read and write structures do without
 
-    def joined(arrays: Sequence[Any], kind: torch.dtype) -> torch.Tensor:
-        return torch.tensor(np.concatenate(arrays), dtype=kind)
-
-    velocities = [
-        np.zeros((len(one), 3)) if one.velocities is None else one.velocities for one in systems
-    ]
-    charges = [total_charge(system) for system in systems]
-    fixed = [np.zeros(len(one), dtype=bool) if one.fixed is None else one.fixed for one in systems]
+    arrays = SystemArrays.of(systems)
+    sizes, ends = arrays.sizes, arrays.ends
+    velocities, fixed = np.zeros(arrays.positions.shape), np.zeros(len(arrays.numbers), dtype=bool)
+    for place, one in arrays.others.items():
+        atoms = slice(ends[place] - sizes[place], ends[place])
+        velocities[atoms] = 0.0 if one.velocities is None else one.velocities
+        fixed[atoms] = False if one.fixed is None else one.fixed
     given = {
-        "numbers": joined([one.numbers for one in systems], torch.int64),
-        "masses": joined([one.masses for one in systems], dtype),
-        "positions": joined([one.positions for one in systems], dtype),
-        "velocities": joined(velocities, dtype),
-        "cell": torch.tensor(np.stack([one.cell for one in systems]), dtype=dtype),
-        "pbc": torch.tensor(np.stack([one.pbc for one in systems])),
-        "charge": torch.tensor(charges, dtype=dtype),
-        "atom": joined([np.arange(len(one)) for one in systems], torch.int64),
-        "fixed": joined(fixed, torch.bool),
+        "numbers": torch.tensor(arrays.numbers),
+        "masses": torch.tensor(arrays.masses, dtype=dtype),
+        "positions": torch.tensor(arrays.positions, dtype=dtype),
+        "velocities": torch.tensor(velocities, dtype=dtype),
+        "cell": torch.tensor(arrays.cells, dtype=dtype),
+        "pbc": torch.tensor(arrays.pbc),
+        "charge": torch.tensor(np.nan_to_num(arrays.charges), dtype=dtype),
+        "atom": torch.tensor(np.arange(len(arrays.numbers)) - (ends - sizes).repeat(sizes)),
+        "fixed": torch.tensor(fixed),
     }
     if dtype != torch.float64:
-        positions, cells = [one.positions for one in systems], [one.cell for one in systems]
-        given |= centred(positions, cells, [one.pbc for one in systems], dtype)
+        positions = np.split(arrays.positions, ends[:-1])
+        given |= centred(positions, [*arrays.cells], [*arrays.pbc], dtype)
     return given
 
 

@@ -18,7 +18,7 @@ from mdgraph.models import PotentialModule, architecture_named
 from mdgraph.neighbors.geometry import Lattice
 from mdgraph.precision import Precision, precision_named
 from mdgraph.state import BatchCapacity
-from mdgraph.system import System
+from mdgraph.system import System, SystemArrays, are_among
 
 _APART: Final = 3.0
 """Distance between padding atoms, in cutoffs."""
@@ -60,17 +60,16 @@ class BatchShape:
         padding, padding_atoms = self.systems - systems, self.atoms - atoms
         return 0 < padding <= padding_atoms <= padding * self.room.largest
 
-    def holds(self, systems: Sequence[System]) -> bool:
+    def holds(self, systems: SystemArrays) -> bool:
         """Whether batches of structures fit that are no more than twice as small as intended.
 
         Structures with more than half of the atoms do not count.
         """
-        sizes = [len(system) for system in systems if 2 * len(system) <= self.atoms]
-        elements = set(np.unique(np.concatenate([system.numbers for system in systems])).tolist())
-        return (
-            max(sizes, default=0) <= self.room.largest
-            and elements <= set(self.room.elements)
-            and self.atoms * len(sizes) <= 2 * self.systems * sum(sizes)
+        sizes = systems.sizes[2 * systems.sizes <= self.atoms]
+        return bool(
+            sizes.max(initial=0) <= self.room.largest
+            and are_among(systems.numbers, self.room.elements)
+            and self.atoms * len(sizes) <= 2 * self.systems * sizes.sum()
         )
 
     def enlarged(self, other: "BatchShape") -> "BatchShape":
@@ -84,18 +83,22 @@ def by_key(systems: Sequence[System], cutoffs: Sequence[float]) -> dict[BatchKey
     """Indices of the structures with each key, for lists of these cutoffs (A)."""
     if not systems:
         return {}
-    cells = torch.from_numpy(np.stack([system.cell for system in systems]))
-    pbc = torch.from_numpy(np.stack([system.pbc for system in systems]))
+    arrays = SystemArrays.of(systems)
+    cells, pbc = torch.tensor(arrays.cells), torch.tensor(arrays.pbc)
     reach = Lattice.of(cells, pbc, _longest(cutoffs)).reach.amax(-1)
     # The plan of a list has this margin, too.
-    shells = (1.02 * reach + 0.5).floor().to(torch.int64).tolist()
-    places: dict[BatchKey, list[int]] = {}
-    for place, (directions, shell) in enumerate(zip(pbc.tolist(), shells, strict=True)):
-        places.setdefault(BatchKey(tuple(directions), shell), []).append(place)
-    return places
+    shells = (1.02 * reach + 0.5).floor().to(torch.int64).numpy()
+    rows = np.column_stack([arrays.pbc, shells])
+    kinds, firsts, kind = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return {
+        BatchKey(tuple(map(bool, kinds[number, :3])), int(kinds[number, 3])): np.flatnonzero(
+            kind.ravel() == number
+        ).tolist()
+        for number in np.argsort(firsts)
+    }
 
 
-def common_shape(key: BatchKey, systems: Sequence[System], atoms: int) -> BatchShape | None:
+def common_shape(key: BatchKey, systems: SystemArrays, atoms: int) -> BatchShape | None:
     """The shape of batches of structures that share a key.
 
     Args:
@@ -106,10 +109,10 @@ def common_shape(key: BatchKey, systems: Sequence[System], atoms: int) -> BatchS
     Returns:
         None where no second batch would use the buffers, or a batch is too small to be filled.
     """
-    sizes = [len(system) for system in systems if 2 * len(system) <= atoms]
+    sizes = [size for size in systems.sizes.tolist() if 2 * size <= atoms]
     if sum(sizes) <= atoms or atoms < _SMALLEST:
         return None
-    elements = np.unique(np.concatenate([system.numbers for system in systems])).tolist()
+    elements = np.unique(systems.numbers).tolist()
     largest = _SMALLEST
     while largest < max(sizes):
         largest *= 2
@@ -129,12 +132,13 @@ def packed(
         shape: of the buffers; None makes batches of any shape, from structures of similar
             sizes, because the search of lists scales with the largest one of a batch.
     """
+    sizes = SystemArrays.of(systems).sizes.tolist() if systems else []
     if shape is None:
-        places = sorted(places, key=lambda place: len(systems[place]))
+        places = sorted(places, key=lambda place: sizes[place])
     batch: list[int] = []
     filled = 0
     for place in places:
-        size = len(systems[place])
+        size = sizes[place]
         if 2 * size > atoms:
             yield [place], None
             continue
@@ -150,17 +154,17 @@ def packed(
         yield batch, shape
 
 
-def padding(shape: BatchShape, systems: Sequence[System], cutoffs: Sequence[float]) -> list[System]:
+def padding(shape: BatchShape, systems: SystemArrays, cutoffs: Sequence[float]) -> SystemArrays:
     """Non-interacting padding atoms, of the first structure's element, that fill up a batch."""
-    count, atoms = shape.systems - len(systems), shape.atoms - sum(map(len, systems))
+    count, atoms = shape.systems - len(systems), shape.atoms - len(systems.numbers)
     spacing = _APART * (_longest(cutoffs) or 1.0)
-    return _spread_out(count, atoms, int(systems[0].numbers[0]), spacing, shape.key.pbc)
+    return _spread_out(count, atoms, int(systems.numbers[0]), spacing, shape.key.pbc)
 
 
 @lru_cache(maxsize=8)
 def _spread_out(
     count: int, atoms: int, element: int, spacing: float, pbc: tuple[bool, ...]
-) -> list[System]:
+) -> SystemArrays:
     """So many systems with so many atoms together, which are the same from batch to batch."""
     padding_systems = []
     for place in range(count):
@@ -170,7 +174,7 @@ def _spread_out(
         cell = np.diag([spacing * size, spacing, spacing])
         numbers = np.full(size, element)
         padding_systems.append(System(numbers, positions, cell=cell, pbc=np.array(pbc)))
-    return padding_systems
+    return SystemArrays.of(padding_systems)
 
 
 def _longest(cutoffs: Sequence[float]) -> float:
@@ -202,6 +206,7 @@ class Batches:
     Attributes:
         graphs: the buffers, by shape; None without graphs.
         batches: number of batches so far.
+        device_seconds: s in which a GPU computed those that graphs evaluate, by its own clock.
     """
 
     def __init__(
@@ -230,6 +235,8 @@ class Batches:
             graphs = GraphPool()
         self.graphs = graphs
         self.batches = 0
+        self.device_seconds = 0.0
+        self._events: list[torch.cuda.Event] = []
         self._keys: set[BatchKey] = set()
         self._shapes: dict[BatchKey, BatchShape] = {}
 
@@ -245,13 +252,16 @@ class Batches:
         Raises:
             InputError, CapacityError: a structure that cannot be evaluated, by its name.
         """
+        if not systems:
+            return
+        systems = SystemArrays.of(systems)
         for key, places in by_key(systems, self._evaluator.cutoffs).items():
             shape = None
             if self.graphs is not None:
-                shape = self._shape(key, [systems[place] for place in places])
+                shape = self._shape(key, systems.take(places))
             self._keys.add(key)
             for batch, batch_shape in packed(systems, places, self._atoms, shape):
-                structures = [systems[place] for place in batch]
+                structures = systems.take(batch)
                 self.batches += 1
                 results: Iterable[EvaluationResult]
                 try:
@@ -261,7 +271,7 @@ class Batches:
                     results = self._alone(structures, [names[place] for place in batch])
                 yield from zip(batch, results, strict=True)
 
-    def _shape(self, key: BatchKey, systems: Sequence[System]) -> BatchShape | None:
+    def _shape(self, key: BatchKey, systems: SystemArrays) -> BatchShape | None:
         """The shape of earlier structures with this key where these fit, so that graphs stay."""
         shape = self._shapes.get(key)
         if shape is not None and shape.holds(systems):
@@ -289,29 +299,49 @@ class Batches:
         return f"{text}, {self.graphs.memory.captures} graphs captured"
 
     def _compute_batch(
-        self, systems: list[System], shape: BatchShape | None
+        self, systems: SystemArrays, shape: BatchShape | None
     ) -> list[EvaluationResult]:
         if self.graphs is None or shape is None:
             return self._calculation(systems).computed().results(len(systems))
         rest = padding(shape, systems, self._evaluator.cutoffs)
         reuse = shape in self.graphs
         calculation = self.graphs.get(
-            shape, lambda: self._new_calculation([*systems, *rest], shape.room)
+            shape, lambda: self._new_calculation(systems.followed_by(rest), shape.room)
         )
         if not reuse:
             return calculation.answer().results(len(systems))
         calculation.assign_(systems, rest)
-        outputs = calculation.computed(graphed=True)
+        begin, end = self._timed()
+        begin()
+        outputs = calculation.computed(graphed=True, meanwhile=end)
+        self._add_time()
         calculation.check_close(systems, outputs)
         return outputs.results(len(systems))
 
-    def _new_calculation(self, systems: list[System], room: BatchCapacity) -> Calculation:
+    def _timed(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        """What marks the begin and the end of a batch on a GPU."""
+        if self._device.type != "cuda":
+            return (lambda: None), (lambda: None)
+        if not self._events:
+            self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        begin, end = self._events
+        return begin.record, end.record
+
+    def _add_time(self) -> None:
+        """Adds what a batch took that has ended."""
+        if self._events:
+            begin, end = self._events
+            self.device_seconds += 1e-3 * begin.elapsed_time(end)
+
+    def _new_calculation(self, systems: SystemArrays, room: BatchCapacity) -> Calculation:
         # Evaluators allocate in the first evaluation; the pool may drop other shapes for it.
         calculation = self._calculation(systems, room)
         calculation.compute()
         return calculation
 
-    def _calculation(self, systems: list[System], room: BatchCapacity | None = None) -> Calculation:
+    def _calculation(
+        self, systems: Sequence[System], room: BatchCapacity | None = None
+    ) -> Calculation:
         return Calculation(
             systems,
             self._evaluator,

@@ -40,7 +40,7 @@ from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.list import checked_skin, default_skin, hold_all
 from mdgraph.precision import Precision, precision_named
 from mdgraph.state import OFFSETS, BatchCapacity, State
-from mdgraph.system import NEAR, System, centred, total_charge
+from mdgraph.system import NEAR, System, SystemArrays, are_among, centred, total_charge
 
 Array = NDArray[np.float64]
 
@@ -151,16 +151,16 @@ class HostOutputs:
         return all(math.isfinite(result.sum(dtype=torch.float64)) for result in self._results)
 
     def results(self, count: int) -> list[EvaluationResult]:
-        """Results of the first `count` systems, as copies."""
-        sizes = self._state.grouping.sizes[:count]
+        """Results of the first `count` systems, as parts of one copy."""
+        ends = [*accumulate(self._state.grouping.sizes[:count])]
+        atoms = ends[-1]
+        energies = self.energies[:atoms].copy()
+        forces, virial = self.forces[:atoms].astype(np.float64), self.virial[:count].copy()
         return [
-            EvaluationResult(
-                float(self.energy[place]),
-                self.energies[end - size : end].copy(),
-                self.forces[end - size : end].astype(np.float64),
-                self.virial[place].copy(),
+            EvaluationResult(energy, energies[start:end], forces[start:end], own_virial)
+            for energy, start, end, own_virial in zip(
+                self.energy[:count].tolist(), [0, *ends], ends, virial, strict=False
             )
-            for place, (end, size) in enumerate(zip(accumulate(sizes), sizes, strict=True))
         ]
 
 
@@ -391,6 +391,7 @@ class GraphedEvaluation:
             self._graph.replay()
 
     def _launch_(self, update_: Callable[[], None]) -> None:
+        self._state.load_()
         if self._inputs is not None:
             self._inputs.copy_()
         update_()
@@ -451,12 +452,13 @@ class Calculation:
         self.precision = precision_named(precision)
         self.device = device_named(device)
         self.evaluator = as_evaluator(potential, self.precision, self.device, evaluator)
-        systems = list(systems)
+        systems = systems if isinstance(systems, SystemArrays) else list(systems)
         if not systems or not all(isinstance(system, System) for system in systems):
             raise InputError("A calculation needs systems; give a list of at least one System.")
-        self.check(systems)
+        arrays = SystemArrays.of(systems)
+        self.check(arrays)
         self.skin = checked_skin(default_skin(self.device) if skin is None else skin)
-        self.state = State(systems, self.device, self.precision.state, seed, room)
+        self.state = State(arrays, self.device, self.precision.state, seed, room)
         self.lists = [
             NeighborList(self.state, cutoff, self.skin, cell_varies=cell_varies)
             for cutoff in self.evaluator.cutoffs
@@ -486,21 +488,29 @@ class Calculation:
         self._updated = False
         self.check_coincident()
 
-    def check(self, systems: list[System], *, distances: bool = True) -> None:
+    def check(self, systems: Sequence[System], *, distances: bool = True) -> None:
         """Raises InputError for systems that cannot be computed; see above and `check_lengths`."""
-        for system in systems:
-            check_species(self.evaluator.species, system.numbers.tolist())
-            if isinstance(self.evaluator.potential, PotentialModule):
-                self.evaluator.potential.check_atoms(system.numbers.tolist())
-            check_charge(self.evaluator, total_charge(system))
+        systems = SystemArrays.of(systems)
+        species, potential = self.evaluator.species, self.evaluator.potential
+        if not (species is None or are_among(systems.numbers, species)):
+            for system in systems:
+                check_species(species, system.numbers.tolist())
+        if isinstance(potential, PotentialModule):
+            numbers, ends = systems.numbers.tolist(), systems.ends.tolist()
+            for start, end in zip([0, *ends], ends, strict=False):
+                potential.check_atoms(numbers[start:end])
+        if np.nan_to_num(systems.charges).any():
+            for system in systems:
+                check_charge(self.evaluator, total_charge(system))
         check_duplicates(systems)
         if self.evaluator.cutoffs:  # atoms that do not interact may lie anywhere
             check_lengths(systems, distances=distances)
 
-    def assign_(self, systems: list[System], padding: Sequence[System] = ()) -> None:
-        """Puts other systems into the same buffers; captured graphs stay valid. Syncs.
+    def assign_(self, systems: Sequence[System], padding: SystemArrays | None = None) -> None:
+        """Puts other systems into the place of these; captured graphs stay valid. Does not sync.
 
-        Distances are left to `check_close`, after `computed`. Restraints do not change.
+        The next evaluation brings them to the device, so sync between two calls. Distances are left
+        to `check_close`, after `computed`. Restraints do not change.
 
         Args:
             systems: the others.
@@ -509,11 +519,16 @@ class Calculation:
         Raises:
             InputError: systems that the potential refuses or that do not fit; see `State`.
         """
+        systems = SystemArrays.of(systems)
         self.check(systems, distances=False)
         self._evaluation.unplace()
-        self.state.assign_([*systems, *padding])
-        for neighbor_list in self.lists:
-            neighbor_list.renew_(self.state.positions, self.state.cell)
+        if not self.state.awaits_load:
+            self._evaluation.forget()  # a graph of before does not load
+        self.state.assign_(systems if padding is None else systems.followed_by(padding))
+        if not all(item.is_built_anew for item in self.lists):
+            self.state.load_()
+            for item in self.lists:
+                item.rebuild_(self.state.positions, self.state.cell)
 
     def place(self, positions: Array, cell: Array | None = None, unit: float = 1.0) -> None:
         """Sets the positions of one system for all later `compute` and `computed`.
@@ -683,7 +698,7 @@ class Calculation:
             "check that the atoms are not on top of each other."
         )
 
-    def check_close(self, systems: list[System], outputs: HostOutputs) -> None:
+    def check_close(self, systems: Sequence[System], outputs: HostOutputs) -> None:
         """Does what `assign_` leaves of the checks, if an evaluation has met a pair so close.
 
         Raises:

@@ -13,7 +13,7 @@ from mdgraph.errors import InputError
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.geometry import complete_cell
 from mdgraph.state import State
-from mdgraph.system import System
+from mdgraph.system import System, SystemArrays
 
 COINCIDENT: Final = 1e-3
 """Two atoms closer than this (A), in any image, are an error of the structure."""
@@ -29,13 +29,14 @@ def check_duplicates(systems: Sequence[System]) -> None:
     Raises:
         InputError: two atoms of a system in the same place.
     """
-    owner = np.repeat(np.arange(len(systems)), [len(system) for system in systems])
-    places = np.concatenate([system.positions for system in systems])
-    rows = np.column_stack([np.round(places / COINCIDENT), owner])
-    keys = sum(column * weight for column, weight in zip(rows.T, _WEIGHTS, strict=True))
+    arrays = SystemArrays.of(systems)
+    owner = np.arange(len(arrays)).repeat(arrays.sizes)
+    columns = [*np.round(arrays.positions / COINCIDENT).T, owner]
+    keys = sum(column * weight for column, weight in zip(columns, _WEIGHTS, strict=True))
     keys = np.sort(keys)
     if (keys[1:] != keys[:-1]).all():
         return  # equal rows have equal keys, as each is summed alike
+    rows = np.column_stack(columns)
     order = np.lexsort(rows.T)
     same = (rows[order[1:]] == rows[order[:-1]]).all(axis=1)
     if same.any():
@@ -115,8 +116,39 @@ def check_lengths(systems: Sequence[System], *, distances: bool = True) -> None:
     Raises:
         InputError: no more than 1 A^3 for each atom, or most atoms closer than 0.4 A to another.
     """
+    if not distances:
+        systems = _check_volumes(SystemArrays.of(systems))
     shapes = [(system.positions, system.cell, system.pbc) for system in systems]
     _check_all(shapes, distances=distances)
+
+
+def _check_volumes(systems: SystemArrays) -> list[System]:
+    """Does without distances what `check_lengths` does, for many systems at once.
+
+    Returns:
+        Those that are periodic along one or two directions, which are left.
+
+    Raises:
+        InputError: no more than 1 A^3 for each atom.
+    """
+    starts = systems.ends - systems.sizes
+    highest = np.maximum.reduceat(systems.positions, starts)
+    lowest = np.minimum.reduceat(systems.positions, starts)
+    volumes = (highest - lowest + _MARGIN).prod(axis=1)
+    periodic = systems.pbc.all(axis=1)
+    volumes[periodic] = np.minimum(
+        volumes[periodic], np.abs(np.linalg.det(systems.cells[periodic]))
+    )
+    mixed = systems.pbc.any(axis=1) & ~periodic
+    _check_volume((volumes / systems.sizes)[~mixed])
+    return [systems[place] for place in np.flatnonzero(mixed).tolist()]
+
+
+def _check_volume(volumes: Array) -> None:
+    """Raises InputError for volumes of an atom, A^3, that no matter has."""
+    volume = volumes.min(initial=np.inf)
+    if volume <= DENSEST:
+        raise _wrong_unit(f"There are {volume:.2g} A^3 for each atom, too few for any matter")
 
 
 def check_lengths_of(state: State) -> None:
@@ -154,9 +186,7 @@ def _check(positions: Array, cells: Array, pbc: NDArray[np.bool_], *, distances:
     count = positions.shape[1]
     fractional = positions @ np.linalg.inv(cells)
     open_box = abs(np.linalg.det(cells)) * _widths(fractional)[:, ~pbc].prod(axis=1)
-    volume = np.minimum(open_box, _widths(positions).prod(axis=1)).min() / count
-    if volume <= DENSEST:
-        raise _wrong_unit(f"There are {volume:.2g} A^3 for each atom, too few for any matter")
+    _check_volume(np.minimum(open_box, _widths(positions).prod(axis=1)) / count)
     if not distances:
         return
     sample = min(count, max(_FEWEST_ATOMS, min(_MOST_ATOMS, _DISTANCES // count)))

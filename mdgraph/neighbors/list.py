@@ -431,10 +431,10 @@ class NeighborList:
         if self.brick is not None:
             self._builder.fill_()
 
-    def renew_(self, positions: Tensor, cell: Tensor) -> None:
-        """Builds for systems that took the places of others, unless `update_` will anyway."""
-        if self.skin > 0.0 or math.isinf(self._range):
-            self.rebuild_(positions, cell)
+    @property
+    def is_built_anew(self) -> bool:
+        """Whether each update builds it, whatever systems there were before."""
+        return self.skin == 0.0 and not math.isinf(self._range)
 
     def join(self) -> None:
         """Makes what follows wait for the reverse slots; does not sync."""

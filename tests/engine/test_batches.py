@@ -1,5 +1,6 @@
 """Structures evaluated many at once are what each of them is alone; shapes share graphs."""
 
+import pickle
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.torch_builder import TorchBuilder
 from mdgraph.precision import precision_named
 from mdgraph.state import BatchCapacity, State
-from mdgraph.system import System
+from mdgraph.system import System, SystemArrays, concatenated
 
 CPU = torch.device("cpu")
 DOUBLE = precision_named("double")
@@ -295,9 +296,39 @@ class TestBatches:
             check_as_alone(result, evaluator, system)
 
 
+class TestSystemArrays:
+    def test_are_the_systems(self) -> None:
+        """Also in slices, taken out of order, one set after another, and pickled."""
+        systems = [molecule(3), crystal(4), molecule(6, seed=2).replace(charge=-1.0), crystal(5)]
+        held = systems[1].replace(
+            velocities=np.full((4, 3), 0.5), fixed=np.array([True, False, False, True])
+        )
+        systems.insert(1, held)
+        arrays = SystemArrays.of(systems)
+
+        def check(found: SystemArrays, expected: list[System]) -> None:
+            assert len(found) == len(expected)
+            given, wanted = (concatenated(one, torch.float64) for one in (found, expected))
+            for name, value in wanted.items():
+                assert torch.equal(given[name], value), name
+            for one, other in zip(found, expected, strict=True):
+                for name, value in vars(other).items():
+                    np.testing.assert_array_equal(getattr(one, name), value, err_msg=name)
+            assert not found.positions.flags.writeable
+
+        check(arrays, systems)
+        check(arrays[1:4], systems[1:4])
+        check(pickle.loads(pickle.dumps(arrays[1:])), systems[1:])
+        for places in ([2, 3, 4], [4, 0, 1], [1], [1, 3]):
+            check(arrays.take(places), [systems[place] for place in places])
+        check(arrays[3:].followed_by(arrays[:2]), systems[3:] + systems[:2])
+        assert SystemArrays.of(arrays) is arrays
+        assert arrays[-1].charge is None
+
+
 class TestFilling:
     def test_makes_every_batch_whole_and_adds_nothing(self) -> None:
-        systems = [crystal(6, seed=1), crystal(4, seed=2)] * 5
+        systems = SystemArrays.of([crystal(6, seed=1), crystal(4, seed=2)] * 5)
         (kind,) = by_key(systems, (3.4,))
         shape = common_shape(kind, systems, 40)
         assert shape is not None
@@ -305,7 +336,7 @@ class TestFilling:
             part = systems[:count]
             if not shape.fits(count, sum(map(len, part))):
                 continue
-            whole = part + padding(shape, part, (3.4,))
+            whole = part.followed_by(padding(shape, part, (3.4,)))
             assert len(whole) == shape.systems
             assert sum(map(len, whole)) == shape.atoms
             assert max(map(len, whole)) <= shape.room.largest
@@ -317,7 +348,7 @@ class TestFilling:
             assert state.virial[count:].abs().max() == 0.0
 
     def test_of_few_structures_has_no_shape(self) -> None:
-        systems = [molecule(5)] * 3
+        systems = SystemArrays.of([molecule(5)] * 3)
         (kind,) = by_key(systems, (3.4,))
         assert common_shape(kind, systems, 15) is None
 

@@ -1,6 +1,7 @@
 """What only a GPU can show: structures in batches that are replays of a few graphs."""
 
 import gc
+import time
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,20 @@ def test_are_what_each_structure_is_alone(settings: dict[str, Any], evaluator: s
         np.testing.assert_allclose(
             results[place].forces, one.state.forces.cpu(), rtol=0, atol=1e-10 * scale
         )
+
+
+def test_a_device_tells_how_long_it_computed() -> None:
+    """By its own clock, of the batches that a graph evaluates."""
+    precision = precision_named("mixed")
+    batches = Batches(
+        as_evaluator(network(**TENSORNET), precision, CUDA), CUDA, precision, atoms=96
+    )
+    systems = structures()
+    for _ in range(2):
+        found_in(batches, systems)
+    before, began = batches.device_seconds, time.perf_counter()
+    found_in(batches, systems)
+    assert 0.0 < batches.device_seconds - before < time.perf_counter() - began
 
 
 def test_graphs_are_captured_into_memory_whose_graphs_are_gone() -> None:
