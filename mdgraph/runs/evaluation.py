@@ -137,6 +137,11 @@ class FrameWork(ABC):
             self_check(self._evaluator, calculation.state, calculation.lists, self._precision)
         self._check_is_due = False
 
+    @property
+    def device_seconds(self) -> float:
+        """Time in which a GPU computed, s, by its own clock; 0 where nobody looks."""
+        return 0.0
+
     @abstractmethod
     def results(
         self, systems: Sequence[System], names: Sequence[str], check: Callable[[], None]
@@ -153,6 +158,11 @@ class _Evaluations(FrameWork):
         super().__init__(configuration, source, device)
         self._batches = Batches(self._evaluator, device, self._precision)
         self._uncertainty = FrameUncertainty(configuration, source, device)
+
+    @property
+    def device_seconds(self) -> float:
+        """See FrameWork; without a committee and sigma."""
+        return self._batches.device_seconds
 
     def results(
         self, systems: Sequence[System], names: Sequence[str], check: Callable[[], None]
@@ -391,6 +401,15 @@ class _Stream:
                     return replace(parsed, names=names, systems=systems, failure=error)
         return parsed
 
+    def _computing(self, pipeline: Pipeline) -> dict[str, float]:
+        """Share of the time that each GPU computes, by name."""
+        own = {
+            name: work.device_seconds / pipeline.clocks[name].seconds
+            for name, work in self.works.items()
+            if work.device_seconds
+        }
+        return own | pipeline.computing
+
     def write(self, results: "ResultsFile", title: str, note: Callable[[Any], None]) -> FrameCounts:
         """Runs the pipeline of rank 0."""
         files = StreamSource(self.configuration.structures, self.configuration.wait_s)
@@ -402,7 +421,7 @@ class _Stream:
             written = results.append(block)
             for mark in block.notes[len(block) - written : len(block)]:
                 note(mark)
-            progress.update(written, pipeline.waiting())
+            progress.update(written, pipeline.waiting(), self._computing(pipeline))
             if block.failure is not None:
                 raise block.failure
 
@@ -424,7 +443,7 @@ class _Stream:
             progress.close()
             results.close()
         if progress.frames > 1:
-            logger.info("%s.", progress.sentence(pipeline.waiting()))
+            logger.info("%s.", progress.sentence(pipeline.waiting(), self._computing(pipeline)))
         return FrameCounts(progress.frames, results.held.count)
 
     def serve(self) -> None:
@@ -435,7 +454,9 @@ class _Stream:
             if failure is not None:
                 failure = MDGraphError(str(failure))  # others may not be pickled
             waiting = {name: pipeline.clocks[name].share for name in self.works}
-            self.ranks.send(replace(block, failure=failure, waiting=waiting), 0)
+            computing = self._computing(pipeline)
+            told = replace(block, failure=failure, waiting=waiting, computing=computing)
+            self.ranks.send(told, 0)
 
         pipeline = self._pipeline(send)
         try:

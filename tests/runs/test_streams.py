@@ -1,5 +1,6 @@
 """eval and relax of streams: bounded, in order, resumable, over devices and ranks; bad input."""
 
+import itertools
 import os
 import queue
 import random
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.io.formats import create_trajectory
 from mdgraph.io.structures import read_system
 from mdgraph.io.trajectories import Frame
-from mdgraph.io.xyz import FrameText, frame_texts
+from mdgraph.io.xyz import BufferedLines, FrameText, frame_texts
 from mdgraph.runs.streams.blocks import (
     FrameBlock,
     PackedFrames,
@@ -32,7 +34,7 @@ from mdgraph.runs.streams.blocks import (
     SystemBlock,
     TextBlock,
 )
-from mdgraph.runs.streams.pipeline import Convert, Pipeline
+from mdgraph.runs.streams.pipeline import Convert, Pipeline, StreamProgress
 from mdgraph.runs.streams.reading import BlockReader, ReaderProcess
 from mdgraph.runs.streams.sources import GrowingLines, RawFrame, StreamSource
 from mdgraph.runs.streams.workers import Worker, default_workers, parse_block, run_here
@@ -725,6 +727,26 @@ def test_lines_of_a_pipe_are_those_of_a_file() -> None:
         assert [len(line) for line in found[3:]] == [100, 100, 100, 1, 4]
 
 
+def test_lines_taken_together_are_those_one_by_one() -> None:
+    """Wherever parts end; not beyond the end, and none of which one is blank."""
+    text = b"2\none\n H 0\n\tO 1\r\n1\n\xff\nH\n \t\n\nlast"
+    lines = text.splitlines(keepends=True)
+
+    def buffered(size: int) -> BufferedLines:
+        parts = iter([text[start : start + size] for start in range(0, len(text), size)])
+        return BufferedLines(lambda: next(parts, b""))
+
+    for size, first, count in itertools.product((1, 5, len(text)), range(10), range(1, 10)):
+        taken = buffered(size)
+        for _ in range(first):
+            taken.readline(100)
+        part = lines[first : first + count]
+        whole = len(part) == count and all(line.strip() for line in part) and b"last" not in part
+        assert taken.take(count) == (b"".join(part) if whole else None), (size, first, count)
+        rest = lines[first + count if whole else first :]
+        assert taken.readline(100) == (rest[0] if rest else b"")
+
+
 def test_frames_are_taken_before_what_follows_them() -> None:
     """No line beyond a frame is read, which might not come for long."""
 
@@ -834,7 +856,8 @@ class QuickRank:
         self.done += 1
         if self.done == 15:
             self.many.set()
-        return named(block, [frame.name for frame in block.frames])
+        text = named(block, [frame.name for frame in block.frames])
+        return replace(text, waiting={"cuda": 0.25}, computing={"cuda": 0.5})
 
     def end(self, *, failed: bool) -> None:
         assert not failed
@@ -870,6 +893,12 @@ def test_a_slow_device_leaves_blocks_to_quicker_ranks() -> None:
     pipeline.run(BlockReader(Frames(400), 10, 0, pipeline.check).read)
     assert written == [b"frame %d" % number for number in range(400)]
     assert not any(held_up)
+    assert pipeline.waiting()["rank 1 cuda"] == 0.25
+    assert pipeline.computing == {"rank 1 cuda": 0.5}
+    progress = StreamProgress("eval", 0)
+    said = progress.sentence({"reading": 0.9}, pipeline.computing)
+    assert said.endswith("reading 90 %; GPUs compute: rank 1 cuda 50 %")
+    progress.close()
 
 
 class BusyRank(QuickRank):

@@ -17,11 +17,13 @@ from mdgraph.errors import MDGraphError
 from mdgraph.runs.streams.sources import RawFrame
 from mdgraph.system import System
 
+Bytes = bytes | bytearray | memoryview
+
 
 class PackedFrames(Sequence[RawFrame]):
     """Frames as bytes that processes hand on, until one that reads a frame unpacks them all."""
 
-    def __init__(self, content: bytes, count: int) -> None:
+    def __init__(self, content: Bytes, count: int) -> None:
         """See `of`."""
         self._content, self._count = content, count
 
@@ -30,8 +32,8 @@ class PackedFrames(Sequence[RawFrame]):
         """The same frames, packed."""
         return cls(pickle.dumps([*frames], pickle.HIGHEST_PROTOCOL), len(frames))
 
-    def __reduce__(self) -> Any:
-        return PackedFrames, (self._content, self._count)
+    def __reduce_ex__(self, protocol: Any) -> Any:  # which need not copy the bytes
+        return PackedFrames, (pickle.PickleBuffer(self._content), self._count)
 
     @cached_property
     def _frames(self) -> list[RawFrame]:
@@ -138,15 +140,21 @@ class TextBlock:
         ends: of each, in bytes.
         notes: see ResultBlock.
         waiting: share of its time that each device of a rank waited.
+        computing: share of the time that each GPU of a rank computed.
     """
 
     number: int
     first: int
-    content: bytes
+    content: Bytes
     ends: Sequence[int]
     notes: Sequence[Any] = ()
     failure: MDGraphError | None = None
     waiting: Mapping[str, float] = field(default_factory=dict)
+    computing: Mapping[str, float] = field(default_factory=dict)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:  # which need not copy the bytes
+        told = (self.ends, self.notes, self.failure, self.waiting, self.computing)
+        return TextBlock, (self.number, self.first, pickle.PickleBuffer(self.content), *told)
 
     def __len__(self) -> int:
         return len(self.ends)

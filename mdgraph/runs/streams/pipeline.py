@@ -40,12 +40,13 @@ _LINES: Final = 60.0
 
 _LINKED: Final = 5
 """Blocks that a rank has at a time, one for each of its stages: two travel, there and back, one is
-parsed, one evaluated, one formatted. With two in all its device waits half of its time."""
+parsed, one evaluated, one formatted. With two in all its device waits half of its time. There is
+one more for every second worker, as several parse and format while a GPU evaluates one block."""
 
 _PARSED: Final = 5
 """Blocks of a device that are parsed or being parsed while it evaluates another, beside other
-ranks. With more, a slow device holds back those that faster ranks have done, as all are written in
-order."""
+ranks, and one more for every fourth worker. With more, a slow device holds back those that faster
+ranks have done, as all are written in order."""
 
 _DONE: Final = 8
 """Blocks for each other rank that may be done before the device of this one has done its own."""
@@ -94,9 +95,14 @@ class StageClock:
         self._end = time.perf_counter()
 
     @property
+    def seconds(self) -> float:
+        """Time from the first block to the last, s."""
+        return max(self._end - self._begin, 1e-9)
+
+    @property
     def share(self) -> float:
         """From 0 to 1."""
-        return self._waited / max(self._end - self._begin, 1e-9)
+        return self._waited / self.seconds
 
 
 Item = TypeVar("Item")
@@ -112,6 +118,7 @@ class Pipeline:
         has_workers: whether other processes parse and format.
         clocks: of each stage, by its name.
         shares: of its time that each device of other ranks waited, by name.
+        computing: share of the time that each GPU of other ranks computed, by name.
     """
 
     def __init__(
@@ -141,11 +148,13 @@ class Pipeline:
         self.has_workers = len(workers) > 0
         self.clocks = {name: StageClock() for name in names}
         self.shares: dict[str, float] = {}
+        self.computing: dict[str, float] = {}
         own, helpers = len(evaluators), len(workers)
         self._ahead = own + helpers + 1
         if links:
-            self._ahead = min(self._ahead, _PARSED * own)
-        self._limit = 2 * (own + helpers + 1) + (_LINKED + _DONE) * len(links)
+            self._ahead = min(self._ahead, _PARSED * own + helpers // 4)
+        self._linked = _LINKED + helpers // 2
+        self._limit = 2 * (own + helpers + 1) + (self._linked + _DONE) * len(links)
         self._changed = threading.Condition()
         self._raw: deque[FrameBlock] = deque()
         self._order: deque[int] = deque()
@@ -355,7 +364,7 @@ class Pipeline:
 
     def _sending(self, link: RankLink) -> None:
         while True:
-            self._wait(None, lambda: self._under_way[link.name] < _LINKED)
+            self._wait(None, lambda: self._under_way[link.name] < self._linked)
             block = self._taken(
                 None, lambda: bool(self._raw), self._raw.popleft, lambda: self._all_read
             )
@@ -370,7 +379,11 @@ class Pipeline:
             if self._is_written():
                 return
             block = link.receive()
-            self.shares |= {f"{link.name} {name}": share for name, share in block.waiting.items()}
+            for shares, news in (
+                (self.shares, block.waiting),
+                (self.computing, block.computing),
+            ):
+                shares |= {f"{link.name} {name}": share for name, share in news.items()}
             self._put(lambda: self._count_under_way(link, -1))
             self._put(lambda block=block: self._keep(block))  # type: ignore[misc]
 
@@ -421,30 +434,38 @@ class StreamProgress:
         self._began = self._line = time.monotonic()
         self._bar = tqdm(initial=held, desc=title, unit=unit, disable=None, dynamic_ncols=True)
 
-    def update(self, frames: int, waiting: Mapping[str, float]) -> None:
-        """Adds frames that are written."""
+    def update(
+        self, frames: int, waiting: Mapping[str, float], computing: Mapping[str, float]
+    ) -> None:
+        """Adds frames that are written; see `sentence`."""
         self.frames += frames
         if self._bar.disable:
             if time.monotonic() - self._line >= _LINES:
                 self._line = time.monotonic()
-                logger.info("%s", self.sentence(waiting))
+                logger.info("%s", self.sentence(waiting, computing))
             return
-        self._bar.set_postfix_str(f"waiting: {waiting_text(waiting)}", refresh=False)
+        self._bar.set_postfix_str(f"waiting: {shares_text(waiting)}", refresh=False)
         self._bar.update(frames)
 
-    def sentence(self, waiting: Mapping[str, float]) -> str:
-        """Speed and shares in words."""
+    def sentence(self, waiting: Mapping[str, float], computing: Mapping[str, float]) -> str:
+        """Speed and shares in words.
+
+        Args:
+            waiting: share of its time that each stage waits for others.
+            computing: share of the time that each GPU computes, by its own clock.
+        """
         speed = self.frames / max(time.monotonic() - self._began, 1e-9)
-        return (
+        text = (
             f"{self._title}: {self.frames:,} frames, {speed:,.4g} a second; share of its time that "
-            f"each stage waits for others: {waiting_text(waiting)}"
+            f"each stage waits for others: {shares_text(waiting)}"
         )
+        return text + (f"; GPUs compute: {shares_text(computing)}" if computing else "")
 
     def close(self) -> None:
         """Leaves the bar as it stands."""
         self._bar.close()
 
 
-def waiting_text(waiting: Mapping[str, float]) -> str:
-    """Stages with their shares of waiting, for people to read."""
-    return ", ".join(f"{name} {100.0 * share:.0f} %" for name, share in waiting.items())
+def shares_text(shares: Mapping[str, float]) -> str:
+    """Stages with their shares, for people to read."""
+    return ", ".join(f"{name} {100.0 * share:.0f} %" for name, share in shares.items())

@@ -1,15 +1,18 @@
 """Ranks that share a stream: rank 0 reads and writes, the others evaluate blocks for it.
 
-Messages are pickled, over gloo, between processes of one job.
+Messages are pickled, over gloo, between processes of one job; what is large in them, the frames and
+texts of a block, goes as it lies in memory.
 """
 
 import itertools
 import pickle
+import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from mdgraph.devices import ProcessRank
@@ -64,23 +67,32 @@ class StreamRanks(ProcessRank):
         """Gives another rank a message; raises LostRankError."""
         from torch import distributed
 
-        content = torch.frombuffer(
-            bytearray(pickle.dumps(message, pickle.HIGHEST_PROTOCOL)), dtype=torch.uint8
-        )
-        with self.naming_lost(_ADVICE):
-            distributed.send(torch.tensor([len(content)]), other)
-            distributed.send(content, other)
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
+        parts = [np.frombuffer(pickled, dtype=np.uint8)]
+        parts += [np.frombuffer(part.raw(), dtype=np.uint8) for part in buffers]
+        sizes = [len(part) for part in parts]
+        with self.naming_lost(_ADVICE), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that bytes are no memory to write to
+            distributed.send(torch.tensor([len(sizes)]), other)
+            distributed.send(torch.tensor(sizes), other)
+            for part in filter(len, parts):
+                distributed.send(torch.from_numpy(part), other)
 
     def receive(self, other: int) -> Any:
         """Waits for the next message of another rank; raises LostRankError."""
         from torch import distributed
 
-        size = torch.zeros(1, dtype=torch.int64)
+        def received(size: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+            content = torch.empty(size, dtype=dtype)
+            if size:
+                distributed.recv(content, other)
+            return content
+
         with self.naming_lost(_ADVICE):
-            distributed.recv(size, other)
-            content = torch.empty(int(size), dtype=torch.uint8)
-            distributed.recv(content, other)
-        return pickle.loads(content.numpy().data)
+            sizes = received(int(received(1, torch.int64)), torch.int64)
+            pickled, *buffers = [received(size).numpy().data for size in sizes.tolist()]
+        return pickle.loads(pickled, buffers=buffers)
 
     def read_blocks(self, put: Callable[[FrameBlock], None]) -> None:
         """Takes the blocks that rank 0 sends, numbered anew; raises ServiceEnded, LostRankError."""

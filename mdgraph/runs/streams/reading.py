@@ -21,7 +21,7 @@ from mdgraph.errors import InputError, MDGraphError
 from mdgraph.processes import SAME_MODULES, module_path
 from mdgraph.runs.streams.blocks import FrameBlock, PackedFrames
 from mdgraph.runs.streams.sources import STANDARD_INPUT, RawFrame, StreamSource
-from mdgraph.runs.streams.workers import KeptMessages, say_once, send
+from mdgraph.runs.streams.workers import KeptMessages, say_once, send, widen
 from mdgraph.signals import SIGNALS
 
 _SERVE: Final = "from mdgraph.runs.streams.reading import serve; serve()"
@@ -113,6 +113,7 @@ class ReaderProcess:
             )
         finally:
             os.close(own)
+        widen(self._process.stdout)
         self._control = os.fdopen(control, "wb")
         send(self._control, (source, atoms, held))
 
