@@ -32,6 +32,12 @@ _MASSES: Final = (1e-6, 1e30)
 _REGULAR: Final = 1e-12
 """Volume over the cubed Frobenius norm of a cell that has rank 3 for certain."""
 
+_SHORTEST: Final = 1e-3
+"""A, least length of a vector of a cell along a periodic direction."""
+
+_SINGULAR: Final = 1e-8
+"""Gram determinant of unit vectors of a cell below which these are linearly dependent."""
+
 _SUBJECTS: Final = {"numbers": "atomic numbers", "cell": "cell vectors"}
 """What the fields of a `System` are called in a sentence, where it is not their name."""
 
@@ -203,13 +209,13 @@ class System:
         if len(vectors) == 0:
             return
         lengths = np.linalg.norm(vectors, axis=1)
-        if lengths.min() < 1e-3:
+        if lengths.min() < _SHORTEST:
             raise InputError(
                 "The cell has no vector along a periodic direction; "
                 "give the missing cell vector or turn pbc off along it."
             )
         gram = (vectors / lengths[:, None]) @ (vectors / lengths[:, None]).T
-        if np.linalg.det(gram) < 1e-8:
+        if np.linalg.det(gram) < _SINGULAR:
             raise InputError(
                 "The cell is singular: its periodic vectors are linearly dependent; "
                 "give three independent vectors or turn pbc off."
@@ -381,6 +387,51 @@ class SystemArrays(Sequence[System]):
                 if not (one.velocities is None and one.topology is None and one.fixed is None)
             },
         )
+
+    @classmethod
+    def checked(cls, *arrays: Any) -> "SystemArrays | None":
+        """The systems of arrays, as the attributes have them, if none can be refused.
+
+        None where a `System` must be made of each, which then says what is wrong, if anything is:
+        also of systems that are periodic along one or two directions.
+        """
+        systems = cls(*arrays)
+        numbers, charges = systems.numbers, np.nan_to_num(systems.charges)
+        nuclei = np.add.reduceat(numbers, systems.ends - systems.sizes)
+        periodic, lengths = systems.pbc.all(axis=1), np.linalg.norm(systems.cells, axis=2)
+        vectors = systems.cells[periodic] / np.maximum(lengths[periodic], _SHORTEST)[:, :, None]
+        lightest, heaviest = _MASSES
+        sound = (
+            systems.sizes.min() > 0
+            and numbers.min() >= 1
+            and numbers.max() < len(SYMBOLS)
+            and systems.masses.min() >= lightest
+            and systems.masses.max() <= heaviest
+            # Not a number is not within these bounds either.
+            and np.abs(systems.positions).max() <= FARTHEST
+            and np.abs(systems.cells).max() <= FARTHEST
+            and (np.abs(charges) <= nuclei).all()
+            and (periodic | ~systems.pbc.any(axis=1)).all()
+            and lengths[periodic].min(initial=1.0) >= _SHORTEST
+            and np.square(np.linalg.det(vectors)).min(initial=1.0) > 2.0 * _SINGULAR
+        )
+        return systems if sound else None
+
+    @cached_property
+    def volumes(self) -> NDArray[np.float64]:
+        """(S,) float64, A^3, as of each system."""
+        volumes = np.abs(np.linalg.det(self.cells))
+        sizes = np.square(self.cells).sum(axis=(1, 2)) ** 1.5
+        for place in np.flatnonzero(volumes <= 2.0 * _REGULAR * sizes).tolist():
+            volumes[place] = self[place].volume
+        return volumes
+
+    def with_charges(self, charges: NDArray[np.float64]) -> "SystemArrays":
+        """The same systems with total charges (S,), e."""
+        others = {
+            place: one.replace(charge=float(charges[place])) for place, one in self.others.items()
+        }
+        return replace(self, charges=charges, others=others)
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 import codecs
 import io
 import logging
+import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -33,8 +34,15 @@ from mdgraph.io.files import (
 )
 from mdgraph.io.formats import format_of, read_trajectory
 from mdgraph.io.pdb import parse_mmcif, parse_pdb
-from mdgraph.io.xyz import FrameText, count_frames, parse_frame, parse_plain_frame, read_xyz
-from mdgraph.system import System, Topology
+from mdgraph.io.xyz import (
+    FrameText,
+    PlainFrame,
+    count_frames,
+    parse_frame,
+    parse_plain_frame,
+    read_xyz,
+)
+from mdgraph.system import System, SystemArrays, Topology
 
 _logger = logging.getLogger(__name__)
 
@@ -381,9 +389,17 @@ def _read_with_ase(path: Path, index: int | slice) -> list[System]:
     return systems
 
 
-def from_xyz(frame: FrameText) -> System:
-    """The system of a frame of XYZ; raises FileError or InputError if it is none."""
-    plain = parse_plain_frame(frame)
+def from_xyz(frame: FrameText, plain: PlainFrame | None = None) -> System:
+    """The system of a frame of XYZ.
+
+    Args:
+        frame: the frame.
+        plain: what `parse_plain_frame` found in it, if that was called.
+
+    Raises:
+        FileError, InputError: it is no structure.
+    """
+    plain = parse_plain_frame(frame) if plain is None else plain
     if plain is None:
         atoms = parse_frame(frame)
         if atoms.constraints:
@@ -402,6 +418,23 @@ def from_xyz(frame: FrameText) -> System:
     if momenta is None:
         return system
     return system.replace(velocities=momenta / system.masses[:, None] * ase_units.fs)
+
+
+def from_plain_frames(frames: Sequence[PlainFrame]) -> SystemArrays | None:
+    """The systems of frames side by side, at least one; None where `from_xyz` must look at each."""
+    if any({"masses", "momenta"} & frame.columns.keys() for frame in frames):
+        return None
+    numbers = np.concatenate([frame.numbers for frame in frames])
+    charges = [math.nan if frame.charge is None else frame.charge for frame in frames]
+    return SystemArrays.checked(
+        np.array([len(frame.numbers) for frame in frames]),
+        numbers,
+        np.concatenate([frame.columns["pos"] for frame in frames]),
+        atomic_masses[numbers],
+        np.stack([frame.cell for frame in frames]),
+        np.stack([frame.pbc for frame in frames]),
+        np.array(charges),
+    )
 
 
 @cache

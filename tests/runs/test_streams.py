@@ -22,9 +22,9 @@ from prepared import PreparedProcess, prepared_ranks
 from repository import ROOT
 
 from mdgraph.data import LabelledFrame, Provenance, write_dataset
-from mdgraph.errors import FileError, InputError, MDGraphError
+from mdgraph.errors import FileError, InputError, MDGraphError, prefix_errors
 from mdgraph.io.formats import create_trajectory
-from mdgraph.io.structures import read_system
+from mdgraph.io.structures import from_xyz, read_system
 from mdgraph.io.trajectories import Frame
 from mdgraph.io.xyz import BufferedLines, FrameText, frame_texts
 from mdgraph.runs.streams.blocks import (
@@ -38,7 +38,7 @@ from mdgraph.runs.streams.pipeline import Convert, Pipeline, StreamProgress
 from mdgraph.runs.streams.reading import BlockReader, ReaderProcess
 from mdgraph.runs.streams.sources import GrowingLines, RawFrame, StreamSource
 from mdgraph.runs.streams.workers import Worker, default_workers, parse_block, run_here
-from mdgraph.system import System
+from mdgraph.system import System, SystemArrays, total_charge
 
 Command = Callable[..., Any]
 FRAMES = 1100
@@ -454,6 +454,54 @@ def test_workers_without_a_word_are_for_gpus_and_cores(monkeypatch: pytest.Monke
     assert default_workers(["cuda"]) == 2
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4))
     assert default_workers(["cuda"]) == 0
+
+
+POINT = "Properties=species:S:1:pos:R:3"
+CUBE = f'Lattice="5 0 0 0 5 0 0 0 5" {POINT}'
+
+
+@pytest.mark.parametrize("charge", [None, 0.0, 1.0])
+def test_frames_parsed_together_are_those_one_by_one(charge: float | None) -> None:
+    """Beside one that must be looked at, or that is refused, too."""
+    common = [f'{CUBE} pbc="T T T" charge=1.0\nH 0 0 0', f'{POINT} pbc="F F F"\nH 1 2 3']
+    others = [
+        f'{CUBE} pbc="T F T"\nH 1 2 3',
+        f"{POINT}:masses:R:1\nH 1 2 3 2.5",
+        f"{POINT}:momenta:R:3\nH 1 2 3 1 1 1",
+        "\nH 1 2 3",
+        f"{POINT} charge=9\nH 1 2 3",
+        f"{POINT} charge=1e999\nH 1 2 3",
+        f"{POINT}\nH 1e9 2 3",
+        f"{POINT}\nH 1e999 2 3",
+        f"{POINT}\nH x 2 3",
+        f'Lattice="5 0 0 5 0 0 0 0 5" {POINT} pbc="T T T"\nH 1 2 3',
+        f'Lattice="5 0 0 0 0 0 0 0 5" {POINT} pbc="T T T"\nH 1 2 3',
+        f'Lattice="1e9 0 0 0 5 0 0 0 5" {POINT} pbc="T T T"\nH 1 2 3',
+    ]
+    for texts in (common, *([*common, other, *common] for other in others)):
+        frames = []
+        for number, text in enumerate(texts):
+            content = f"1\n{text}\n".encode()
+            frame = FrameText(Path("f.xyz"), number, 1 + 3 * number, 0, 1, content)
+            frames.append(RawFrame(f"frame {number}", 1, frame))
+        parsed = parse_block(FrameBlock(0, 0, frames), charge)
+        expected: list[System] = []
+        failure = None
+        try:
+            for frame in frames:
+                with prefix_errors(frame.name):
+                    system = from_xyz(frame.content)
+                    expected.append(system.replace(charge=total_charge(system, charge)))
+        except MDGraphError as error:
+            failure = error
+        assert str(parsed.failure) == str(failure)
+        assert (failure is not None) == (texts is not common and texts[2] in others[4:])
+        assert parsed.names == [frame.name for frame in frames[: len(expected)]]
+        for found, wanted in zip(parsed.systems, expected, strict=True):
+            for name, value in vars(wanted).items():
+                np.testing.assert_array_equal(getattr(found, name), value, err_msg=name)
+        volumes = SystemArrays.of(parsed.systems).volumes
+        assert volumes.tolist() == [system.volume for system in expected]
 
 
 def block_of(*frames: RawFrame) -> FrameBlock:

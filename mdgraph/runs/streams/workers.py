@@ -23,9 +23,16 @@ import numpy as np
 
 from mdgraph.errors import InputError, MDGraphError, name_some, prefix_errors
 from mdgraph.io.log import Evaluation
-from mdgraph.io.structures import from_xyz
+from mdgraph.io.structures import from_plain_frames, from_xyz
+from mdgraph.io.xyz import PlainFrame, parse_plain_frame
 from mdgraph.processes import SAME_MODULES, module_path
-from mdgraph.runs.streams.blocks import FrameBlock, ResultBlock, SystemBlock, TextBlock
+from mdgraph.runs.streams.blocks import (
+    FrameBlock,
+    ResultArrays,
+    ResultBlock,
+    SystemBlock,
+    TextBlock,
+)
 from mdgraph.signals import SIGNALS
 from mdgraph.system import System, SystemArrays, total_charge
 
@@ -42,52 +49,72 @@ def parse_block(block: FrameBlock, charge: float | None = None) -> SystemBlock:
         block: as it was read.
         charge: e, of each; None leaves it to the frame, and else takes 0.
     """
-    names: list[str] = []
-    systems: list[System] = []
+    names = [frame.name for frame in block.frames]
+    contents = [frame.content for frame in block.frames]
+    plain = [None if isinstance(one, System) else parse_plain_frame(one) for one in contents]
+    arrays = _parsed_together(plain, charge)
+    if arrays is not None:
+        charges = np.nan_to_num(arrays.charges) if charge is None else np.zeros(len(arrays))
+        uncharged = bool(np.isnan(arrays.charges).any())
+        systems = arrays.with_charges(charges)
+        return SystemBlock(block.number, block.first, names, systems, block.failure, uncharged)
+    made: list[System] = []
     failure, uncharged = block.failure, False
     try:
-        for frame in block.frames:
-            with prefix_errors(frame.name):
-                content = frame.content
-                system = content if isinstance(content, System) else from_xyz(content)
+        for name, content, frame in zip(names, contents, plain, strict=True):
+            with prefix_errors(name):
+                system = content if isinstance(content, System) else from_xyz(content, frame)
                 uncharged |= system.charge is None
-                systems.append(system.replace(charge=total_charge(system, charge)))
-            names.append(frame.name)
+                made.append(system.replace(charge=total_charge(system, charge)))
     except MDGraphError as error:
         failure = error
-    arrays = SystemArrays.of(systems) if systems else systems
-    return SystemBlock(block.number, block.first, names, arrays, failure, uncharged)
+    parsed = SystemArrays.of(made) if made else made
+    return SystemBlock(block.number, block.first, names[: len(made)], parsed, failure, uncharged)
+
+
+def _parsed_together(
+    plain: Sequence[PlainFrame | None], charge: float | None
+) -> SystemArrays | None:
+    """Systems with their own charges; None where each must be made and checked by itself."""
+    usual = [frame for frame in plain if frame is not None]
+    if not usual or len(usual) < len(plain) or charge:
+        return None
+    return from_plain_frames(usual)
 
 
 def format_block(block: ResultBlock) -> TextBlock:
     """The frames before the first that cannot be written, as extended XYZ."""
     texts: list[bytes] = []
-    failure = block.failure
+    failure, results = block.failure, block.results
     try:
-        for place, name in enumerate(block.names):
-            with prefix_errors(name):
-                texts.append(_evaluation(block, place).extended_xyz())
+        if results is not None:
+            systems = SystemArrays.of(block.systems)
+            are_finite = bool(np.isfinite(results.forces).all())
+            for place, name in enumerate(block.names):
+                with prefix_errors(name):
+                    evaluation = _evaluation(systems, results, place, are_finite=are_finite)
+                    texts.append(evaluation.extended_xyz())
     except MDGraphError as error:
         failure = error
     ends = [*accumulate(map(len, texts))]
     return TextBlock(block.number, block.first, b"".join(texts), ends, failure=failure)
 
 
-def _evaluation(block: ResultBlock, place: int) -> Evaluation:
+def _evaluation(
+    systems: SystemArrays, results: ResultArrays, place: int, *, are_finite: bool
+) -> Evaluation:
     """The record that is written for a frame; raises InputError if forces are not finite."""
-    system, results = block.systems[place], block.results
-    assert results is not None
     end = results.ends[place]
-    atoms = slice(end - len(system), end)
+    atoms = slice(end - int(systems.sizes[place]), end)
     forces = results.forces[atoms]
-    if not np.isfinite(forces).all():
+    if not are_finite and not np.isfinite(forces).all():
         bad = np.flatnonzero(~np.isfinite(forces).all(axis=1))
         raise InputError(
             f"The forces on atoms {name_some(bad.tolist())} are not finite; check the structure."
         )
-    volume = system.volume
+    volume = float(systems.volumes[place])
     return Evaluation(
-        system=system,
+        system=systems[place],
         energy=float(results.energy[place]),
         energies=results.energies[atoms],
         forces=forces,
