@@ -25,8 +25,9 @@ import torch
 from cases import conditions, run_script
 from torch.profiler import ProfilerActivity, profile
 
+from mdgraph.gpu.cublas import keep_workspaces_small
 from mdgraph.train.config import TrainConfig
-from mdgraph.train.loop import Training, keep_workspaces_small
+from mdgraph.train.loop import WORKSPACES, Training
 from mdgraph.train.optimizers import controls_at
 
 # TorchMD-Net 3.1.0 on one H200, F = 128, 2 layers, 32 rbf, 5 A, float32, its batches on the card
@@ -40,7 +41,7 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="times uncaptured steps too")
     parser.add_argument("--kernels", type=int, default=0, help="how many of them to list")
     arguments = parser.parse_args()
-    keep_workspaces_small()
+    keep_workspaces_small(WORKSPACES)
     for precision in arguments.precision:
         for eager in (True, False) if arguments.eager else (False,):
             report(arguments, precision, eager)

@@ -28,6 +28,7 @@ from mdgraph.errors import (
     old_name,
     printable,
 )
+from mdgraph.gpu.cublas import keep_workspaces_small
 from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
 from mdgraph.processes import end_with_launcher, launch, launched_devices
 from mdgraph.runs import data_commands, training, validation
@@ -962,6 +963,7 @@ def _say_version(show: bool) -> None:
 
 
 def _common(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version."),
@@ -970,6 +972,8 @@ def _common(
     logger = logging.getLogger("mdgraph")
     logger.handlers = [_Messages()]
     logger.setLevel(logging.INFO)
+    if context.invoked_subcommand not in ("train", "distil"):  # which have their own
+        keep_workspaces_small()
 
 
 @options_of(EvalConfig)

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import signal
 import threading
 from dataclasses import dataclass
@@ -172,21 +171,9 @@ class Stopping:
             self.end()
 
 
-_SIZES: Final = {"CUBLAS_WORKSPACE_CONFIG": ":4096:2", "CUBLASLT_WORKSPACE_SIZE": "1024"}
-"""By environment variable: 8 MiB as two pieces of 4096 KiB, and 1024 KiB of cuBLASLt."""
-
-
-def keep_workspaces_small() -> None:
-    """Limits the workspaces of cuBLAS in this process, unless the user set them.
-
-    torch keeps a workspace for each stream on which a thread multiplies matrices: 32 MiB on an
-    H200, where weights, their means and moments take 12 MB. Workspaces hold partial results of sums
-    over atoms; 8 MiB hold 21 of the largest product of a step, 384 by 256 weights. Must be called
-    before the first product on the device.
-    """
-    for name, size in _SIZES.items():
-        os.environ.setdefault(name, size)
-
+WORKSPACES: Final = ":4096:2"
+"""Of cuBLAS: where weights, their means and moments take 12 MB, those of a step are partial results
+of sums over atoms; 8 MiB hold 21 of the largest product, 384 by 256 weights."""
 
 _BEST: Final = "best"
 """Name, in a checkpoint, of the weights that did best on validation."""

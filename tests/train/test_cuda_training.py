@@ -14,8 +14,9 @@ import torch
 from ase import Atoms
 from training_sets import NETWORK, clusters, crystals, labelled, prepare, weights_of
 
+from mdgraph.gpu.cublas import keep_workspaces_small
 from mdgraph.runs.training import read_training
-from mdgraph.train.loop import Training, keep_workspaces_small
+from mdgraph.train.loop import WORKSPACES, Training
 from mdgraph.train.optimizers import Controls
 from mdgraph.train.progress import CHECKPOINT, read_checkpoint
 from mdgraph.train.step import TrainingStep
@@ -23,7 +24,7 @@ from mdgraph.train.step import TrainingStep
 pytestmark = pytest.mark.gpu
 
 # As the command does, before anything multiplies matrices in this process.
-keep_workspaces_small()
+keep_workspaces_small(WORKSPACES)
 
 
 def trained(path: Path, folder: Path, **changes: object) -> Training:

@@ -11,10 +11,11 @@ import torch
 from training_sets import NETWORK, clusters, crystals, prepare, settings
 
 from mdgraph.data import open_dataset
+from mdgraph.gpu.cublas import keep_workspaces_small
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.train import tables
 from mdgraph.train.frames import FrameStore
-from mdgraph.train.loop import Training, keep_workspaces_small
+from mdgraph.train.loop import WORKSPACES, Training
 from mdgraph.train.losses import errors, loss
 from mdgraph.train.optimizers import Controls
 from mdgraph.train.setup import at_training_precision
@@ -137,9 +138,9 @@ def test_workspaces_are_small_unless_the_user_says_otherwise(
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "")  # so that what follows is undone
     monkeypatch.delenv("CUBLASLT_WORKSPACE_SIZE")
-    keep_workspaces_small()
+    keep_workspaces_small(WORKSPACES)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
     assert os.environ["CUBLASLT_WORKSPACE_SIZE"] == "1024"
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    keep_workspaces_small()
+    keep_workspaces_small(WORKSPACES)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:2"
