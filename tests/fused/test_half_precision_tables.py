@@ -1,4 +1,4 @@
-"""Tables of message weights in half precision, against the tables they come from."""
+"""Tables of message weights in fewer bytes, against the tables they come from."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 from random_networks import TENSORNET, network
 from torch import Tensor
 
-from mdgraph.fused.cuda.weights import LayerTable, rounded, whole
+from mdgraph.fused.cuda.weights import LayerTable, packed, rounded, whole
 from mdgraph.fused.tables import RadialGrid, RadialTable, tabulated
 
 CPU = torch.device("cpu")
@@ -29,6 +29,52 @@ def table_of(settings: dict[str, Any], steepness: float) -> RadialTable:
     with torch.no_grad():
         potential.network.layers[0].edge_network.linears[0].weight.mul_(steepness)
     return tabulated(potential, torch.float32).layers[0]
+
+
+def outwards(values: Tensor) -> Tensor:
+    """Largest |value| (n,) of all functions from a distance on, of values (n, M)."""
+    return values.abs().amax(1).flip(0).cummax(0).values.flip(0)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_packed_tables_follow_whole_ones(name: str) -> None:
+    table = table_of(*NETWORKS[name])
+    other = RadialTable(table.grid, 1e-3 * table.coefficients)
+    layers, steps = packed([table, other], CPU)
+    distance = distances(table)
+    far = (distance >= 0.8) & (distance < 0.8 * table.grid.cutoff)
+    interval, offset = table.grid.locate(distance)
+    for source, layer in zip((table, other), layers, strict=True):
+        assert (layer.terms, layer.packed) == (3, True)
+        assert layer.coefficients.isfinite().all()
+        c0, c1, word = layer.coefficients[interval].unbind(1)
+        digits = (word.view(torch.int32) & 511) - 256
+        step = layer.stretch * torch.tensor(steps)[table.grid.zone(distance)]
+        c2, c3, u = word.double(), digits * step[:, None], offset[:, None]
+        value = c0.double() + u * (c1 + u * (c2 + u * c3))
+        slope = c1.double() + u * (2.0 * c2 + 3.0 * u * c3)
+        exact = read(whole(source, CPU), source, distance)
+        errors = [
+            ((found - wanted).abs().amax(1) / outwards(wanted))[far].max()
+            for found, wanted in zip((value, slope), exact, strict=True)
+        ]
+        assert float(errors[0]) < 2e-7
+        assert 1e-8 < float(errors[1]) < 1e-5
+
+
+def test_rows_of_zeros_are_zero_however_they_are_packed() -> None:
+    table = table_of(ONE, 1.0)
+    empty = RadialTable(table.grid, torch.zeros_like(table.coefficients))
+    (some,), _ = packed([table], CPU)
+    (none,), steps = packed([empty], CPU)
+    for layer in (some, none):
+        c0, c1, word = layer.coefficients[layer.zeros]
+        assert not c0.any()
+        assert not c1.any()
+        assert ((word.view(torch.int32) & 511) == 256).all()
+        assert float(word.abs().max()) < 1e-40
+    assert (none.coefficients == none.coefficients[-1]).all()
+    assert min(steps) > 0.0
 
 
 def distances(table: RadialTable) -> Tensor:

@@ -116,7 +116,9 @@ def listed_vectors(positions, cell, wrap, system, index, image, offsets, atom, p
 
 
 @triton.jit
-def polynomials(t, u, inside, STRIDE: tl.constexpr, TERMS: tl.constexpr = 4):
+def polynomials(
+    t, u, inside, STRIDE: tl.constexpr, TERMS: tl.constexpr = 4, MASKED: tl.constexpr = True
+):
     """Values and slopes of cubics, or with three TERMS of parabolas.
 
     Args:
@@ -124,13 +126,80 @@ def polynomials(t, u, inside, STRIDE: tl.constexpr, TERMS: tl.constexpr = 4):
         u: offsets from the centre of the interval.
         inside: which there are; zeros elsewhere.
     """
-    c0 = tl.load(t, mask=inside, other=0.0)
-    c1 = tl.load(t + STRIDE, mask=inside, other=0.0)
-    c2 = tl.load(t + 2 * STRIDE, mask=inside, other=0.0)
+    c0 = read(t, inside, MASKED)
+    c1 = read(t + STRIDE, inside, MASKED)
+    c2 = read(t + 2 * STRIDE, inside, MASKED)
     if TERMS == 3:
-        return c0 + u * (c1 + u * c2), c1 + u * (2.0 * c2)
-    c3 = tl.load(t + 3 * STRIDE, mask=inside, other=0.0)
-    return c0 + u * (c1 + u * (c2 + u * c3)), c1 + u * (2.0 * c2 + u * (3.0 * c3))
+        return c0 + u * (c1 + u * c2), c1 + (2.0 * u) * c2
+    c3 = read(t + 3 * STRIDE, inside, MASKED)
+    return c0 + u * (c1 + u * (c2 + u * c3)), c1 + (2.0 * u) * (c2 + (1.5 * u) * c3)
+
+
+@triton.jit
+def paired(other, interval, step):
+    """What messages read of an edge, in 64 bits: its neighbor, its interval and its step.
+
+    Args:
+        other: int64, below 2^31.
+        interval: int32, below 2^23.
+        step: float32, a power of two or zero.
+    """
+    word = interval | step.to(tl.int32, bitcast=True)
+    return (word.to(tl.int64) << 32) | other
+
+
+@triton.jit
+def neighbor_in(pair):
+    """Neighbor, int64."""
+    return pair & 0xFFFFFFFF
+
+
+@triton.jit
+def interval_in(pair):
+    """Interval, int32."""
+    return (pair >> 32).to(tl.int32) & 0x7FFFFF
+
+
+@triton.jit
+def step_in(pair):
+    """Step of the last coefficients, float32."""
+    return ((pair >> 32).to(tl.int32) & 0x7F800000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def read(pointer, inside, MASKED: tl.constexpr):
+    """Numbers, with zeros outside where MASKED; else all are inside."""
+    if MASKED:
+        return tl.load(pointer, mask=inside, other=0.0)
+    return tl.load(pointer)
+
+
+@triton.jit
+def read_past(pointer, inside, MASKED: tl.constexpr):
+    """`read`, past the first cache."""
+    if MASKED:
+        return tl.load(pointer, mask=inside, other=0.0, cache_modifier=".cg")
+    return tl.load(pointer, cache_modifier=".cg")
+
+
+@triton.jit
+def packed_polynomials(t, u, step, inside, STRIDE: tl.constexpr, MASKED: tl.constexpr):
+    """Values and slopes of cubics whose last two coefficients share a word; see `packed`.
+
+    Args:
+        t: pointers to their first coefficients, the others STRIDE further each.
+        u: offsets from the centre of the interval.
+        step: of the last coefficients.
+        inside: which there are; elsewhere finite numbers.
+    """
+    c0 = read(t, inside, MASKED)
+    c1 = read(t + STRIDE, inside, MASKED)
+    c2 = read(t + 2 * STRIDE, inside, MASKED)
+    # 2^23 and the nine bits, as a float32 that is exact.
+    digits = (c2.to(tl.int32, bitcast=True) & 511) | 0x4B000000
+    c3 = digits.to(tl.float32, bitcast=True) - 8388864.0
+    last = u * step
+    return c0 + u * (c1 + u * (c2 + last * c3)), c1 + (2.0 * u) * (c2 + (1.5 * last) * c3)
 
 
 LIFT: tl.constexpr = tl.constexpr(2048.0)

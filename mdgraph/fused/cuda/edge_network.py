@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mdgraph.fused.cuda.charges import predict, predict_adjoint
-from mdgraph.fused.cuda.device import activation, polynomials, slope
+from mdgraph.fused.cuda.device import activation, interval_in, neighbor_in, polynomials, slope
 from mdgraph.fused.cuda.products import dense, dense_adjoint
 from mdgraph.fused.cuda.weights import Dense
 from mdgraph.fused.cuda.workspace import LaunchPlan
@@ -83,11 +83,10 @@ def numbers_kernel(edges, slot, number, slots, WIDTH: tl.constexpr, USE_PDL: tl.
 def packing_kernel(
     edges,
     first,
-    neighbor,
+    pair,
     slot,
     number,
     reverse,
-    interval,
     offset,
     grid,
     table,
@@ -107,7 +106,7 @@ def packing_kernel(
     """Writes what a network on edges needs to know of each place.
 
     Args:
-        edges, neighbor, slot, interval, offset: as `edges_kernel` wrote them.
+        edges, pair, slot, offset: as `edges_kernel` wrote them.
         first, number: as `starts_kernel` and `numbers_kernel` wrote them.
         reverse: of the list.
         grid: float64, as `edges_kernel` reads it.
@@ -129,11 +128,12 @@ def packing_kernel(
         other_atom = valid & (here >= OWN)
         edge = atom * slots + here - OWN
         own = atom * slots + tl.load(slot + edge, mask=other_atom, other=0)
-        other = tl.load(neighbor + edge, mask=other_atom, other=0).to(tl.int64)
+        both = tl.load(pair + edge, mask=other_atom, other=0)
+        other = neighbor_in(both)
         there = other * slots + tl.load(reverse + own, mask=other_atom, other=0)
         reversed_edge = tl.load(first + other, mask=other_atom, other=0) + OWN
         reversed_edge += tl.load(number + there, mask=other_atom, other=0)
-        place = tl.load(interval + edge, mask=other_atom, other=0)
+        place = interval_in(both)
         u = tl.where(other_atom, tl.load(offset + edge, mask=other_atom, other=0.0), origin)
         value, slope = polynomials(table + place * (4 * K) + K - 1, u, other_atom, K)
         out = begin.to(tl.int64) + here
@@ -481,11 +481,10 @@ def pack_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
     packing_kernel[(bound.atoms,)](
         b.edges,
         c.first,
-        b.neighbor,
+        b.pair,
         b.slot,
         c.number,
         pairs.reverse,
-        b.interval,
         b.offset,
         bound.grid,
         bound.model.embedding_table,

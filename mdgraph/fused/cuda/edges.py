@@ -16,12 +16,62 @@ import triton
 import triton.language as tl
 
 from mdgraph.fused.backend import NetworkResult
-from mdgraph.fused.cuda.device import pair_vectors, polynomials, put_forces
+from mdgraph.fused.cuda.device import (
+    interval_in,
+    neighbor_in,
+    pair_vectors,
+    paired,
+    polynomials,
+    put_forces,
+)
 from mdgraph.fused.cuda.workspace import LaunchPlan
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.gpu.vectors import added, difference, less_outer, load_vector
 from mdgraph.neighbors import NeighborRows
 from mdgraph.state import State
+
+
+@triton.jit
+def _close_slots(
+    positions, cell, wrap, system, index, image, offsets, kinds, cutoff, atom, slots, used, here
+):
+    """Slots (W,) within the cutoff: which, neighbors, their elements, vectors, distances."""
+    valid = here < used
+    other = tl.load(index + atom * slots + here, mask=valid, other=0).to(tl.int64)
+    number = tl.load(image + atom * slots + here, mask=valid, other=0).to(tl.int64)
+    dx, dy, dz = pair_vectors(positions, cell, wrap, system, offsets, atom, other, number)
+    distance = tl.sqrt((dx * dx + dy * dy + dz * dz).to(tl.float64))
+    return valid & (distance < cutoff), other, tl.load(kinds + other), dx, dy, dz, distance
+
+
+@triton.jit
+def _write_edges(grid, pair, slot, offset, unit, slots, zones, atom, here, place, close):
+    """Writes the edges of some slots, the results of `_close_slots`, at places of the row."""
+    within, other, _, dx, dy, dz, distance = close
+    grid_start = tl.load(grid)
+    zone_width = tl.load(grid + 2)
+    per_zone = 1.0 / zone_width
+    below = distance < grid_start
+    beyond = distance - grid_start
+    zone = tl.minimum(tl.maximum((beyond * per_zone).to(tl.int32), 0), zones - 1)
+    first = tl.load(grid + 4 + 4 * zone, mask=within, other=0.0)
+    intervals = tl.load(grid + 5 + 4 * zone, mask=within, other=1.0)
+    width = tl.load(grid + 6 + 4 * zone, mask=within, other=1.0)
+    step = tl.load(grid + 7 + 4 * zone, mask=within, other=0.0).to(tl.float32)
+    in_zone = beyond - zone.to(tl.float64) * zone_width
+    number = tl.floor(in_zone * per_zone * intervals)
+    number = tl.minimum(tl.maximum(number, 0.0), intervals - 1.0)
+    from_centre = tl.where(below, distance - 0.5 * grid_start, in_zone - (number + 0.5) * width)
+    number = tl.where(below, 0.0, first + number).to(tl.int32)
+    inverse = 1.0 / tl.where(within, distance, 1.0)
+    edge = atom * slots + place
+    tl.store(pair + edge, paired(other, number, step), mask=within)
+    tl.store(slot + edge, here, mask=within)
+    tl.store(offset + edge, from_centre, mask=within)
+    tl.store(unit + edge * 4, dx * inverse, mask=within)
+    tl.store(unit + edge * 4 + 1, dy * inverse, mask=within)
+    tl.store(unit + edge * 4 + 2, dz * inverse, mask=within)
+    tl.store(unit + edge * 4 + 3, inverse, mask=within)
 
 
 @kernel
@@ -38,84 +88,89 @@ def edges_kernel(
     total,
     factor,
     grid,
-    neighbor,
-    species,
+    pair,
     slot,
-    interval,
     offset,
     unit,
+    groups,
     edges,
     slots,
     zones,
     CHARGED: tl.constexpr,
+    E: tl.constexpr,
+    EP: tl.constexpr,
     WIDTH: tl.constexpr,
+    ONCE: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
-    """Writes each row's edges closer than the cutoff, in the order of the list.
+    """Writes each row's edges closer than the cutoff, element by element as the list has them.
 
     Args:
         positions, cell, wrap, system, offsets: as in `pair_vectors`.
         index, image, count: the list.
         kinds: (N,) int64, element of each atom among those at hand.
         total: (S,), e, total charges; factor: (N,), 1 + 0.1 of it, written where CHARGED.
-        grid: (4 + 3 Z,) float64: start, cutoff, width of a zone, offset of distance zero in
-            its interval; then for each zone its first interval, their number and their width.
-        neighbor, species, slot, interval: (N, K) int32, written; species is a neighbor's element.
+        grid: (4 + 4 Z,) float64: start, cutoff, width of a zone, offset of distance zero in
+            its interval; then for each zone its first interval, their number and their width,
+            and the step of `packed_polynomials`.
+        pair: (N, K) int64, written, see `paired`.
+        slot: (N, K) int32, written.
         offset: (N, K), distance from the interval's centre, written.
         unit: (N, K, 4), unit vector and 1/d, written.
+        groups: (N, E + 1) int32, first edge to each element, and the number of edges, written.
         edges: (N,) int32, number of edges, written.
         slots: K.
         zones: Z.
+        EP: a power of two beyond E.
+        ONCE: whether all slots are in one tile.
     """
     pdl_wait(USE_PDL)
     atom = tl.program_id(0).to(tl.int64)
-    grid_start = tl.load(grid)
     cutoff = tl.load(grid + 1)
-    zone_width = tl.load(grid + 2)
-    per_zone = 1.0 / zone_width
     if CHARGED:
         tl.store(factor + atom, 1.0 + 0.1 * tl.load(total + tl.load(system + atom)))
     used = tl.load(count + atom)
-    found = 0
-    for start in range(0, used, WIDTH):
-        here = start + tl.arange(0, WIDTH)
-        valid = here < used
-        other = tl.load(index + atom * slots + here, mask=valid, other=0).to(tl.int64)
-        number = tl.load(image + atom * slots + here, mask=valid, other=0).to(tl.int64)
-        dx, dy, dz = pair_vectors(positions, cell, wrap, system, offsets, atom, other, number)
-        distance = tl.sqrt((dx * dx + dy * dy + dz * dz).to(tl.float64))
-        within = valid & (distance < cutoff)
-        below = distance < grid_start
-        beyond = distance - grid_start
-        zone = tl.minimum(tl.maximum((beyond * per_zone).to(tl.int32), 0), zones - 1)
-        first = tl.load(grid + 4 + 3 * zone, mask=within, other=0.0)
-        intervals = tl.load(grid + 5 + 3 * zone, mask=within, other=1.0)
-        width = tl.load(grid + 6 + 3 * zone, mask=within, other=1.0)
-        in_zone = beyond - zone.to(tl.float64) * zone_width
-        place = tl.floor(in_zone * per_zone * intervals)
-        place = tl.minimum(tl.maximum(place, 0.0), intervals - 1.0)
-        from_centre = tl.where(below, distance - 0.5 * grid_start, in_zone - (place + 0.5) * width)
-        place = tl.where(below, 0.0, first + place).to(tl.int32)
-        inverse = 1.0 / tl.where(within, distance, 1.0)
-        within_number = within.to(tl.int32)
-        edge = atom * slots + found + tl.cumsum(within_number, 0) - 1
-        tl.store(neighbor + edge, other.to(tl.int32), mask=within)
-        tl.store(species + edge, tl.load(kinds + other).to(tl.int32), mask=within)
-        tl.store(slot + edge, here, mask=within)
-        tl.store(interval + edge, place, mask=within)
-        tl.store(offset + edge, from_centre, mask=within)
-        tl.store(unit + edge * 4, dx * inverse, mask=within)
-        tl.store(unit + edge * 4 + 1, dy * inverse, mask=within)
-        tl.store(unit + edge * 4 + 2, dz * inverse, mask=within)
-        tl.store(unit + edge * 4 + 3, inverse, mask=within)
-        found += tl.sum(within_number, 0)
-    tl.store(edges + atom, found)
+    lane = tl.arange(0, WIDTH)
+    element = tl.arange(0, EP)
+    number = tl.zeros([EP], tl.int32)
+    if ONCE:
+        close = _close_slots(
+            positions, cell, wrap, system, index, image, offsets, kinds, cutoff, atom, slots,
+            used, lane,
+        )  # fmt: skip
+        own = (close[0][:, None] & (close[2][:, None] == element[None, :])).to(tl.int32)
+        number = tl.sum(own, 0)
+        first = tl.cumsum(number, 0) - number
+        place = tl.sum(own * (tl.cumsum(own, 0) - 1 + first[None, :]), 1)
+        _write_edges(grid, pair, slot, offset, unit, slots, zones, atom, lane, place, close)
+    else:
+        for start in range(0, used, WIDTH):
+            close = _close_slots(
+                positions, cell, wrap, system, index, image, offsets, kinds, cutoff, atom, slots,
+                used, start + lane,
+            )  # fmt: skip
+            own = (close[0][:, None] & (close[2][:, None] == element[None, :])).to(tl.int32)
+            number += tl.sum(own, 0)
+        first = tl.cumsum(number, 0) - number
+        begin = first
+        for start in range(0, used, WIDTH):
+            close = _close_slots(
+                positions, cell, wrap, system, index, image, offsets, kinds, cutoff, atom, slots,
+                used, start + lane,
+            )  # fmt: skip
+            own = (close[0][:, None] & (close[2][:, None] == element[None, :])).to(tl.int32)
+            place = tl.sum(own * (tl.cumsum(own, 0) - 1 + begin[None, :]), 1)
+            begin += tl.sum(own, 0)
+            here = start + lane
+            _write_edges(grid, pair, slot, offset, unit, slots, zones, atom, here, place, close)
+    tl.store(groups + atom * (E + 1) + element, first, mask=element <= E)
+    tl.store(edges + atom, tl.sum(number, 0))
 
 
 @kernel
 def forces_kernel(
     gradient,
-    neighbor,
+    pair,
     slot,
     reverse,
     unit,
@@ -132,7 +187,7 @@ def forces_kernel(
 
     Args:
         gradient: w (N, K, 3), at the slots of the list.
-        neighbor, slot, unit, edges: as `edges_kernel` wrote them.
+        pair, slot, unit, edges: as `edges_kernel` wrote them.
         reverse: of the list.
         forces, virials: (N, 3), (9, N) float64, written, or added to where ADDED.
         slots: K.
@@ -149,7 +204,7 @@ def forces_kernel(
         valid = here < number
         edge = atom * slots + here
         own = atom * slots + tl.load(slot + edge, mask=valid, other=0)
-        other = tl.load(neighbor + edge, mask=valid, other=0).to(tl.int64)
+        other = neighbor_in(tl.load(pair + edge, mask=valid, other=0))
         back = other * slots + tl.load(reverse + own, mask=valid, other=0)
         gx, gy, gz = load_vector(gradient + own * 3, valid)
         w = (gx.to(tl.float64), gy.to(tl.float64), gz.to(tl.float64))
@@ -224,9 +279,8 @@ def _store_moments(out, m0, m1, m2, m3, m4, m5, m6, m7, m8, have, STRIDE: tl.con
 @kernel
 def moments_kernel(
     order,
-    edges,
-    species,
-    interval,
+    groups,
+    pair,
     offset,
     unit,
     table,
@@ -242,7 +296,7 @@ def moments_kernel(
 
     Args:
         order: (N,) int32, which atom a program takes.
-        edges, species, interval, offset, unit: as `edges_kernel` wrote them.
+        groups, pair, offset, unit: as `edges_kernel` wrote them.
         table: (intervals, 4, K).
         moments: (N, 9, E K), written.
         slots: slots a row.
@@ -256,20 +310,20 @@ def moments_kernel(
     m0, m1, m2, m3, m4, m5, m6, m7, m8 = zero, zero, zero, zero, zero, zero, zero, zero, zero
     one = tl.zeros([WIDTH], moments.dtype.element_ty)
     w0, w1, w2, w3, w4, w5, w6, w7, w8 = one, one, one, one, one, one, one, one, one
-    number = tl.load(edges + atom)
-    for start in range(0, number, WIDTH):
+    group = groups + atom * (E + 1) + wanted
+    end = tl.load(group + 1)
+    for start in range(tl.load(group), end, WIDTH):
         here = start + tl.arange(0, WIDTH)
         edge = atom * slots + here
-        valid = here < number
-        mine = tl.load(species + edge, mask=valid, other=-1) == wanted
+        valid = here < end
         u = tl.load(offset + edge, mask=valid, other=0.0)
-        place = tl.load(interval + edge, mask=valid, other=0)
+        place = interval_in(tl.load(pair + edge, mask=valid, other=0))
         x = tl.load(unit + edge * 4, mask=valid, other=0.0)
         y = tl.load(unit + edge * 4 + 1, mask=valid, other=0.0)
         z = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0)
         xy, yz, xz = x * y, y * z, x * z
         axial, planar = 2.0 * z * z - x * x - y * y, x * x - y * y
-        window, _ = polynomials(table + place * (4 * K) + K - 1, u, mine, K)
+        window, _ = polynomials(table + place * (4 * K) + K - 1, u, valid, K)
         w0 += window
         w1 += window * x
         w2 += window * y
@@ -279,7 +333,7 @@ def moments_kernel(
         w6 += window * axial
         w7 += window * xz
         w8 += window * planar
-        inside = mine[:, None] & (k < K - 1)[None, :]
+        inside = valid[:, None] & (k < K - 1)[None, :]
         value, _ = polynomials(table + place[:, None] * (4 * K) + k[None, :], u[:, None], inside, K)
         m0 += tl.sum(value, 0)
         m1 += tl.sum(value * x[:, None], 0)
@@ -309,32 +363,39 @@ def moments_kernel(
 
 
 @triton.jit
-def _polynomials_adjoint(d, x, y, z, inside, STRIDE: tl.constexpr):
-    """H = sum_c D_c Y_c, and sum_c D_c dY_c/du, for the adjoint moments at `d`."""
+def _scaled_adjoint(d, inside, STRIDE: tl.constexpr):
+    """The adjoint moments at `d`, times the constants of the basis."""
+    d0 = tl.load(d, mask=inside, other=0.0) * _ROOT3
+    d1 = tl.load(d + STRIDE, mask=inside, other=0.0) * _ROOT2
+    d2 = tl.load(d + 2 * STRIDE, mask=inside, other=0.0) * _ROOT2
+    d3 = tl.load(d + 3 * STRIDE, mask=inside, other=0.0) * _ROOT2
     d4 = tl.load(d + 4 * STRIDE, mask=inside, other=0.0) * _ROOT2
     d5 = tl.load(d + 5 * STRIDE, mask=inside, other=0.0) * _ROOT2
     d6 = tl.load(d + 6 * STRIDE, mask=inside, other=0.0) * _SIXTH
     d7 = tl.load(d + 7 * STRIDE, mask=inside, other=0.0) * _ROOT2
     d8 = tl.load(d + 8 * STRIDE, mask=inside, other=0.0) * _ROOT2
+    return d0, d1, d2, d3, d4, d5, d6, d7, d8
+
+
+@triton.jit
+def _polynomials_adjoint(d, x, y, z):
+    """H = sum_c D_c Y_c, and sum_c D_c dY_c/du, for adjoint moments of `_scaled_adjoint`."""
+    d0, d1, d2, d3, d4, d5, d6, d7, d8 = d
     gx = y * d4 + z * d7 + x * d8 - 2.0 * x * d6
     gy = x * d4 + z * d5 - y * d8 - 2.0 * y * d6
     gz = y * d5 + x * d7 + 4.0 * z * d6
     # Y is of degree 2 in u here, of degree 1 and 0 below.
     h = 0.5 * (x * gx + y * gy + z * gz)
-    d1 = tl.load(d + STRIDE, mask=inside, other=0.0) * _ROOT2
-    d2 = tl.load(d + 2 * STRIDE, mask=inside, other=0.0) * _ROOT2
-    d3 = tl.load(d + 3 * STRIDE, mask=inside, other=0.0) * _ROOT2
-    h += x * d1 + y * d2 + z * d3 + tl.load(d, mask=inside, other=0.0) * _ROOT3
+    h += x * d1 + y * d2 + z * d3 + d0
     return h, gx + d1, gy + d2, gz + d3
 
 
 @kernel
 def edge_gradients_kernel(
     order,
-    edges,
-    species,
+    groups,
     slot,
-    interval,
+    pair,
     offset,
     unit,
     table,
@@ -351,6 +412,8 @@ def edge_gradients_kernel(
 ):
     """w_ik: derivative of the energy by r_ik through the moments of i, and the central forces.
 
+    A program takes the edges of one atom to neighbors of one element.
+
     With h_k = sum_c D_ck Y_c and G = sum_k B_k sum_c D_ck dY_c/du for the adjoint moments D
     of the neighbor's species, w = u sum_k B'_k h_k + (G - u (u.G)) / d + b u.
 
@@ -362,23 +425,26 @@ def edge_gradients_kernel(
     """
     pdl_wait(USE_PDL)
     atom = tl.load(order + tl.program_id(0)).to(tl.int64)
+    kind = tl.program_id(1)
     k = tl.arange(0, KP)
-    number = tl.load(edges + atom)
-    for start in range(0, number, WIDTH):
+    d = adjoint + atom * (9 * E * K) + kind * K
+    by_window = _scaled_adjoint(d + K - 1, True, E * K)
+    by_others = _scaled_adjoint((d + k)[None, :], (k < K - 1)[None, :], E * K)
+    group = groups + atom * (E + 1) + kind
+    end = tl.load(group + 1)
+    for start in range(tl.load(group), end, WIDTH):
         here = start + tl.arange(0, WIDTH)
         edge = atom * slots + here
-        valid = here < number
-        kind = tl.load(species + edge, mask=valid, other=0)
+        valid = here < end
         offset_of = tl.load(offset + edge, mask=valid, other=0.0)
-        place = tl.load(interval + edge, mask=valid, other=0)
+        place = interval_in(tl.load(pair + edge, mask=valid, other=0))
         ux = tl.load(unit + edge * 4, mask=valid, other=0.0)
         uy = tl.load(unit + edge * 4 + 1, mask=valid, other=0.0)
         uz = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0)
         inverse = tl.load(unit + edge * 4 + 3, mask=valid, other=0.0)
-        d = adjoint + atom * (9 * E * K) + kind * K
         # The window, then all other functions.
         value, slope = polynomials(table + place * (4 * K) + K - 1, offset_of, valid, K)
-        h, gx, gy, gz = _polynomials_adjoint(d + K - 1, ux, uy, uz, valid, E * K)
+        h, gx, gy, gz = _polynomials_adjoint(by_window, ux, uy, uz)
         along = slope * h
         gx *= value
         gy *= value
@@ -387,9 +453,7 @@ def edge_gradients_kernel(
         values, slopes = polynomials(
             table + place[:, None] * (4 * K) + k[None, :], offset_of[:, None], inside, K
         )
-        h, px, py, pz = _polynomials_adjoint(
-            d[:, None] + k[None, :], ux[:, None], uy[:, None], uz[:, None], inside, E * K
-        )
+        h, px, py, pz = _polynomials_adjoint(by_others, ux[:, None], uy[:, None], uz[:, None])
         along += tl.sum(slopes * h, 1)
         gx += tl.sum(values * px, 1)
         gy += tl.sum(values * py, 1)
@@ -402,6 +466,15 @@ def edge_gradients_kernel(
         tl.store(own, gx * inverse + along * ux, mask=valid)
         tl.store(own + 1, gy * inverse + along * uy, mask=valid)
         tl.store(own + 2, gz * inverse + along * uz, mask=valid)
+
+
+ROW = 128
+"""Slots that `edges_kernel` takes in one tile; it looks twice at longer rows."""
+
+
+def _tile_of_slots(slots: int) -> dict[str, int | bool]:
+    once = slots <= ROW
+    return {"WIDTH": triton.next_power_of_2(slots) if once else ROW // 2, "ONCE": once}
 
 
 def find_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
@@ -420,17 +493,18 @@ def find_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
         state.charge,
         bound.charge,
         bound.grid,
-        b.neighbor,
-        b.species,
+        b.pair,
         b.slot,
-        b.interval,
         b.offset,
         b.unit,
+        b.groups,
         b.edges,
         bound.slots,
         bound.model.grid.zones,
         bound.model.config.charge_factor,
-        WIDTH=32,
+        bound.elements,
+        triton.next_power_of_2(bound.elements + 1),
+        **_tile_of_slots(bound.slots),
         num_warps=1,
         **bound.launch,
     )
@@ -441,9 +515,8 @@ def sum_moments(bound: LaunchPlan, pairs: NeighborRows) -> None:
     b = bound.buffers
     moments_kernel[(bound.atoms, bound.elements)](
         pairs.order,
-        b.edges,
-        b.species,
-        b.interval,
+        b.groups,
+        b.pair,
         b.offset,
         b.unit,
         bound.model.embedding_table,
@@ -467,12 +540,11 @@ def _moment_sizes(bound: LaunchPlan) -> dict[str, Any]:
 def forces(bound: LaunchPlan, pairs: NeighborRows, result: NetworkResult) -> None:
     """Forces and virials of all rows from the gradients by moments and by distances."""
     b = bound.buffers
-    edge_gradients_kernel[(bound.atoms,)](
+    edge_gradients_kernel[(bound.atoms, bound.elements)](
         pairs.order,
-        b.edges,
-        b.species,
+        b.groups,
         b.slot,
-        b.interval,
+        b.pair,
         b.offset,
         b.unit,
         bound.model.embedding_table,
@@ -489,7 +561,7 @@ def forces(bound: LaunchPlan, pairs: NeighborRows, result: NetworkResult) -> Non
     pairs.join()
     forces_kernel[(bound.rows,)](
         b.gradient,
-        b.neighbor,
+        b.pair,
         b.slot,
         pairs.reverse,
         b.unit,

@@ -136,6 +136,7 @@ def gated_adjoint_kernel(
     for_invariants,
     for_charged,
     ungated,
+    for_ungated,
     z2,
     atoms,
     NORMALIZED: tl.constexpr,
@@ -153,7 +154,8 @@ def gated_adjoint_kernel(
         gradient, residual: (N, 9, F), where NORMALIZED, of X0 / n through the first mixing and
             through the residual.
         for_invariants, for_charged: dt and dt' (N, 3F), where INVARIANTS and where CHARGED.
-        ungated, z2: as in `gated_kernel`; their gradients are written over them.
+        ungated, z2: as in `gated_kernel`; the gradient of z2 is written over it.
+        for_ungated: (N, 9, F), gradient of `ungated`, written; may lie over it.
         atoms: N.
     """
     pdl_wait(USE_PDL)
@@ -187,7 +189,7 @@ def gated_adjoint_kernel(
     tl.store(z, ds * slope(zs, ACTIVATION), mask=inside)
     tl.store(z + F, dv * slope(zv, ACTIVATION), mask=inside)
     tl.store(z + 2 * F, dt * slope(zt, ACTIVATION), mask=inside)
-    store(ungated + place, F, weigh(g, s, v, t), inside)
+    store(for_ungated + place, F, weigh(g, s, v, t), inside)
 
 
 def embed(bound: LaunchPlan, pairs: NeighborRows) -> None:
@@ -246,6 +248,7 @@ def embed_adjoint(bound: LaunchPlan) -> None:
         b.for_invariants[0],
         bound.for_tensornet2_invariants,
         b.ungated,
+        b.for_ungated,
         b.gate2,
         atoms,
         layers,
@@ -259,6 +262,6 @@ def embed_adjoint(bound: LaunchPlan) -> None:
         dense_adjoint(bound, s.dense, b.gate2, second, b.gate1, bound.model.config.activation)
         dense_adjoint(bound, s.dense, b.gate1, first, b.for_norm, "none")
         standardized_adjoint(bound, b.for_norm, b.squares, weights.norm, b.squares)
-    mix(bound, b.ungated, bound.model.mixing.transposed, b.last)
+    mix(bound, b.for_ungated, bound.model.mixing.transposed, b.last)
     bound.model.branch.join()
     contract_adjoint(bound)

@@ -18,7 +18,15 @@ the charges t' = (tr X' / 3, |A|^2, |S|^2).
 import triton
 import triton.language as tl
 
-from mdgraph.fused.cuda.device import polynomials
+from mdgraph.fused.cuda.device import (
+    interval_in,
+    neighbor_in,
+    packed_polynomials,
+    polynomials,
+    read,
+    read_past,
+    step_in,
+)
 from mdgraph.fused.cuda.edge_network import send, send_adjoint, weigh_edges, weigh_edges_adjoint
 from mdgraph.fused.cuda.products import mix
 from mdgraph.fused.cuda.workspace import Blocks, LaunchPlan, elementwise, sizes
@@ -54,23 +62,82 @@ def _share(order, edges, atoms, A: tl.constexpr, ALTERNATING: tl.constexpr):
 
 
 @triton.jit
-def _weights(table, interval, v, f, inside, F: tl.constexpr, TERMS: tl.constexpr):
+def _weights(
+    table,
+    pair,
+    u,
+    stretch,
+    f,
+    inside,
+    F: tl.constexpr,
+    TERMS: tl.constexpr,
+    PACKED: tl.constexpr,
+    MASKED: tl.constexpr,
+):
     """Values, then slopes, of the three parts."""
-    t = table + interval[:, :, None] * (TERMS * 3 * F) + f
-    scalar, scalar_slope = polynomials(t, v, inside, 3 * F, TERMS)
-    vector, vector_slope = polynomials(t + F, v, inside, 3 * F, TERMS)
-    tensor, tensor_slope = polynomials(t + 2 * F, v, inside, 3 * F, TERMS)
+    t = table + interval_in(pair)[:, :, None] * (TERMS * 3 * F) + f
+    if PACKED:
+        v, step = u[:, :, None], (step_in(pair) * stretch)[:, :, None]
+        scalar, scalar_slope = packed_polynomials(t, v, step, inside, 3 * F, MASKED)
+        vector, vector_slope = packed_polynomials(t + F, v, step, inside, 3 * F, MASKED)
+        tensor, tensor_slope = packed_polynomials(t + 2 * F, v, step, inside, 3 * F, MASKED)
+        return scalar, vector, tensor, scalar_slope, vector_slope, tensor_slope
+    v = (u * stretch)[:, :, None]
+    scalar, scalar_slope = polynomials(t, v, inside, 3 * F, TERMS, MASKED)
+    vector, vector_slope = polynomials(t + F, v, inside, 3 * F, TERMS, MASKED)
+    tensor, tensor_slope = polynomials(t + 2 * F, v, inside, 3 * F, TERMS, MASKED)
     return scalar, vector, tensor, scalar_slope, vector_slope, tensor_slope
 
 
 @triton.jit
-def _edges(neighbor, interval, offset, atom, number, slots, here):
-    """Neighbors, intervals and offsets (A, WIDTH) of the edges `here` of some atoms."""
+def _features(pointer, inside, F: tl.constexpr, MASKED: tl.constexpr):
+    """Nine tiles."""
+    return (
+        read(pointer, inside, MASKED),
+        read(pointer + F, inside, MASKED),
+        read(pointer + 2 * F, inside, MASKED),
+        read(pointer + 3 * F, inside, MASKED),
+        read(pointer + 4 * F, inside, MASKED),
+        read(pointer + 5 * F, inside, MASKED),
+        read(pointer + 6 * F, inside, MASKED),
+        read(pointer + 7 * F, inside, MASKED),
+        read(pointer + 8 * F, inside, MASKED),
+    )
+
+
+@triton.jit
+def _edges(pair, offset, atom, number, slots, zeros, here):
+    """Neighbors with intervals, and offsets (A, WIDTH) of the edges `here` of some atoms.
+
+    Beyond the last edge stands the atom itself, whose numbers are finite if its message is, in
+    the interval where all weights are zero. So nothing that is read for an edge needs a mask.
+    """
     valid = here < number[:, None]
     edge = atom[:, None] * slots + here
-    other = tl.load(neighbor + edge, mask=valid, other=0)
-    at = tl.load(interval + edge, mask=valid, other=0)
-    return other.to(tl.int64), at, tl.load(offset + edge, mask=valid, other=0.0)
+    nothing = ((atom * 0 + zeros) << 32 | atom)[:, None]  # without a step, see `paired`
+    both = tl.load(pair + edge, mask=valid, other=nothing)
+    return both, tl.load(offset + edge, mask=valid, other=0.0)
+
+
+@triton.jit
+def _gradients_around(pointer, inside, F: tl.constexpr, MASKED: tl.constexpr, FEW: tl.constexpr):
+    """`_features`, past the first cache unless atoms are few.
+
+    Of many, those of a multiprocessor share few neighbors, and tables fill its cache.
+    """
+    if FEW:
+        return _features(pointer, inside, F, MASKED)
+    return (
+        read_past(pointer, inside, MASKED),
+        read_past(pointer + F, inside, MASKED),
+        read_past(pointer + 2 * F, inside, MASKED),
+        read_past(pointer + 3 * F, inside, MASKED),
+        read_past(pointer + 4 * F, inside, MASKED),
+        read_past(pointer + 5 * F, inside, MASKED),
+        read_past(pointer + 6 * F, inside, MASKED),
+        read_past(pointer + 7 * F, inside, MASKED),
+        read_past(pointer + 8 * F, inside, MASKED),
+    )
 
 
 @triton.jit
@@ -87,8 +154,7 @@ def _own_weights(own, f, F: tl.constexpr):
 def message_kernel(
     order,
     edges,
-    neighbor,
-    interval,
+    pair,
     offset,
     table,
     stretch,
@@ -99,13 +165,16 @@ def message_kernel(
     result,
     products,
     slots,
+    zeros,
     atoms,
     F: tl.constexpr,
     SYMMETRIC: tl.constexpr,
     TERMS: tl.constexpr,
+    PACKED: tl.constexpr,
     A: tl.constexpr,
     WIDTH: tl.constexpr,
     BF: tl.constexpr,
+    MASKED: tl.constexpr,
     ALTERNATING: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
@@ -113,15 +182,17 @@ def message_kernel(
 
     Args:
         order: (N,) int32, in which atoms are taken.
-        edges, neighbor, interval, offset: as `edges_kernel` wrote them.
+        edges, pair, offset: as `edges_kernel` wrote them.
         table, stretch, unit: a `LayerTable`, (intervals, TERMS, 3, F).
         own: (3, F).
         features: Y (N, 9, F), of this type or a shorter one.
         charge: q (N,).
         result: M (N, 9, F), written.
-        products: P / n (N, 9, F), written.
+        products: P / n (N, 9, F), written, in a type that may be shorter.
         slots: slots a row.
+        zeros: interval of the table where all weights are zero.
         atoms: N.
+        MASKED: whether edges beyond an atom's last are left out; else they weigh nothing.
         ALTERNATING: whether strips are the fast dimension of the grid.
     """
     pdl_wait(USE_PDL)
@@ -131,16 +202,18 @@ def message_kernel(
     zero = tl.zeros([A, WIDTH, BF], result.dtype.element_ty)
     acc = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
     here = tl.arange(0, WIDTH)[None, :]
-    other, at, u = _edges(neighbor, interval, offset, atom, number, slots, here)
+    MASKS: tl.constexpr = MASKED or F % BF != 0
+    both, u = _edges(pair, offset, atom, number, slots, zeros, here)
     for _ in range(0, tl.max(number, 0), WIDTH):
         inside = (here < number[:, None])[:, :, None] & (channel < F)
-        y = load(features + other[:, :, None] * (9 * F) + channel, F, inside)
+        y_at = features + neighbor_in(both)[:, :, None] * (9 * F) + channel
+        y = _features(y_at, inside, F, MASKS)
         scalar, vector, tensor, _s, _v, _t = _weights(
-            table, at, (u * stretch)[:, :, None], channel, inside, F, TERMS
+            table, both, u, stretch, channel, inside, F, TERMS, PACKED, MASKS
         )
         # The next edges are on their way while these are summed.
         here += WIDTH
-        other, at, u = _edges(neighbor, interval, offset, atom, number, slots, here)
+        both, u = _edges(pair, offset, atom, number, slots, zeros, here)
         acc = add(acc, weigh(y, scalar, vector, tensor))
     have = present[:, None] & (f < F)[None, :]
     row = atom[:, None] * (9 * F) + f[None, :]
@@ -159,8 +232,7 @@ def message_kernel(
 def message_adjoint_kernel(
     order,
     edges,
-    neighbor,
-    interval,
+    pair,
     offset,
     table,
     stretch,
@@ -172,14 +244,17 @@ def message_adjoint_kernel(
     result,
     central,
     slots,
+    zeros,
     atoms,
     STRIPS: tl.constexpr,
     FIRST: tl.constexpr,
     F: tl.constexpr,
     TERMS: tl.constexpr,
+    PACKED: tl.constexpr,
     A: tl.constexpr,
     WIDTH: tl.constexpr,
     BF: tl.constexpr,
+    MASKED: tl.constexpr,
     ALTERNATING: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
@@ -189,7 +264,7 @@ def message_adjoint_kernel(
         features: Y (N, 9, F).
         for_messages: dM (N, 9, F), of this type or a shorter one.
         for_features: dY (N, 9, F), through the product.
-        result: complete dY (N, 9, F), written.
+        result: complete dY (N, 9, F), written, in a type that may be shorter.
         central: b (N, STRIPS, K), written by the first layer to come here, then added to.
         STRIPS: strips of channels.
         FIRST: whether this layer is the first to write b.
@@ -201,27 +276,30 @@ def message_adjoint_kernel(
     channel = f[None, None, :]
     have = present[:, None] & (f < F)[None, :]
     row = atom[:, None] * (9 * F) + f[None, :]
-    kind = result.dtype.element_ty
+    kind = for_features.dtype.element_ty
     own_y = widened(load(features + row[:, None, :], F, have[:, None, :]), kind)
+    factor = unit if PACKED else unit * stretch
     zero = tl.zeros([A, WIDTH, BF], kind)
     acc = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
     here = tl.arange(0, WIDTH)[None, :]
-    other, at, u = _edges(neighbor, interval, offset, atom, number, slots, here)
+    MASKS: tl.constexpr = MASKED or F % BF != 0
+    both, u = _edges(pair, offset, atom, number, slots, zeros, here)
     for _ in range(0, tl.max(number, 0), WIDTH):
         valid = here < number[:, None]
         inside = valid[:, :, None] & (channel < F)
-        m = load(for_messages + other[:, :, None] * (9 * F) + channel, F, inside)
+        m_at = for_messages + neighbor_in(both)[:, :, None] * (9 * F) + channel
+        m = _gradients_around(m_at, inside, F, MASKS, ALTERNATING)
         scalar, vector, tensor, ds, dv, dt = _weights(
-            table, at, (u * stretch)[:, :, None], channel, inside, F, TERMS
+            table, both, u, stretch, channel, inside, F, TERMS, PACKED, MASKS
         )
         where = central + (atom[:, None] * STRIPS + strip) * slots + here
         here += WIDTH
-        other, at, u = _edges(neighbor, interval, offset, atom, number, slots, here)
+        both, u = _edges(pair, offset, atom, number, slots, zeros, here)
         acc = add(acc, weigh(m, scalar, vector, tensor))
         v = own_y[1] * m[1] + own_y[2] * m[2] + own_y[3] * m[3]
         t = own_y[4] * m[4] + own_y[5] * m[5] + own_y[6] * m[6]
         t += own_y[7] * m[7] + own_y[8] * m[8]
-        b = tl.sum(ds * (own_y[0] * m[0]) + dv * v + dt * t, 2) * (unit * stretch)
+        b = tl.sum(ds * (own_y[0] * m[0]) + dv * v + dt * t, 2) * factor
         if not FIRST:
             b += tl.load(where, mask=valid, other=0.0)
         tl.store(where, b, mask=valid)
@@ -282,6 +360,7 @@ def update_adjoint_kernel(
     for_charged,
     features,
     change,
+    for_change,
     charge,
     atoms,
     NORMALIZED: tl.constexpr,
@@ -299,8 +378,9 @@ def update_adjoint_kernel(
         residual: (N, 9, F), where NORMALIZED, of X' / n' through the next residual; dX' is
             written over it.
         for_invariants, for_charged: dt and dt' (N, 3F), where INVARIANTS and where CHARGED.
-        features, change, charge: Xn, C, q; dC is written over C. Xn may lie in `residual`
-            where there is nothing to read.
+        features, change, charge: Xn, C, q. Xn may lie in `residual` where there is nothing to
+            read.
+        for_change: dC (N, 9, F), written; may lie over C.
         atoms: N.
     """
     pdl_wait(USE_PDL)
@@ -326,7 +406,7 @@ def update_adjoint_kernel(
     # All threads of this program must have loaded what is written over now.
     tl.debug_barrier()
     store(residual + place, F, g, inside)
-    store(change + place, F, dc, inside)
+    store(for_change + place, F, dc, inside)
 
 
 @kernel
@@ -406,7 +486,7 @@ def interact(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
     else:
         bound.model.branch.join()
         send(bound, pairs, number)
-    mix(bound, b.last, after.weights, b.changes[number])
+    mix(bound, b.operands, after.weights, b.changes[number])
     update_kernel[elementwise(bound)](
         b.inputs[number],
         b.changes[number],
@@ -433,6 +513,7 @@ def turn_back(bound: LaunchPlan, number: int) -> None:
         bound.for_tensornet2_invariants,
         b.inputs[number],
         b.changes[number],
+        b.for_changes[number],
         bound.charge,
         bound.atoms,
         number < last,
@@ -440,7 +521,7 @@ def turn_back(bound: LaunchPlan, number: int) -> None:
         bound.predicts(number + 1),
         **sizes(bound),
     )
-    mix(bound, b.changes[number], after.transposed, b.last)
+    mix(bound, b.for_changes[number], after.transposed, b.last)
     product_adjoint_kernel[elementwise(bound)](
         b.last,
         b.mixed[number],
@@ -460,7 +541,7 @@ def interact_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> Non
     before, _ = bound.model.layers[number]
     if bound.model.charged is None:
         _send_adjoint(bound, pairs, number, slice(pairs.interior, bound.atoms))
-        mix(bound, b.last, before.transposed, b.changes[number])
+        mix(bound, b.operands, before.transposed, b.changes[number])
         return
     send_adjoint(bound, pairs, number)
     with bound.model.branch.fork():
@@ -478,8 +559,7 @@ def _send(bound: LaunchPlan, pairs: NeighborRows, number: int, rows: slice) -> N
     message_kernel[_grid(bound, s.message, count)](
         pairs.order[rows],
         b.edges,
-        b.neighbor,
-        b.interval,
+        b.pair,
         b.offset,
         table.coefficients,
         table.stretch,
@@ -488,15 +568,18 @@ def _send(bound: LaunchPlan, pairs: NeighborRows, number: int, rows: slice) -> N
         b.mixed[number],
         bound.charge,
         b.messages[number],
-        b.last,
+        b.operands,
         bound.slots,
+        table.zeros,
         count,
         bound.channels,
         bound.model.symmetric,
         table.terms,
+        table.packed,
         s.message.atoms,
         s.message.step,
         s.message.strip,
+        s.message.masked,
         s.alternating,
         num_warps=s.message.warps,
         maxnreg=s.message.registers,
@@ -513,8 +596,7 @@ def _send_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int, rows: sli
     message_adjoint_kernel[_grid(bound, s.adjoint, count)](
         pairs.order[rows],
         b.edges,
-        b.neighbor,
-        b.interval,
+        b.pair,
         b.offset,
         table.coefficients,
         table.stretch,
@@ -523,17 +605,20 @@ def _send_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int, rows: sli
         b.mixed[number],
         b.for_messages[number],
         b.changes[number],
-        b.last,
+        b.operands,
         b.central,
         bound.slots,
+        table.zeros,
         count,
         bound.strips,
         number == bound.layers - 1,
         bound.channels,
         table.terms,
+        table.packed,
         s.adjoint.atoms,
         s.adjoint.step,
         s.adjoint.strip,
+        s.adjoint.masked,
         s.alternating,
         num_warps=s.adjoint.warps,
         maxnreg=s.adjoint.registers,

@@ -24,6 +24,16 @@ def part_of(component):
     return (component >= 1).to(tl.int32) + (component >= 4).to(tl.int32)
 
 
+@triton.jit
+def _shares(strips):
+    """Tile of atoms, component and strip of a program.
+
+    The components of a tile follow each other, as they do in memory.
+    """
+    share = tl.program_id(0) % (9 * strips)
+    return tl.program_id(0) // (9 * strips), share // strips, share % strips
+
+
 @kernel
 def mixing_kernel(
     features,
@@ -42,20 +52,19 @@ def mixing_kernel(
     """Y[i, c] = X[i, c] W[part(c)], one component a program.
 
     Args:
-        features: X (N, 9, F).
+        features: X (N, 9, F), in float16 where products take no more of it.
         weights, rest, unit: halves of W (3, F, F), [part, in, out].
         result: Y (N, 9, F), written, in a type that may be shorter.
         atoms: N.
     """
     pdl_wait(USE_PDL)
-    strips: tl.constexpr = (F + BF - 1) // BF
-    atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)
-    component = tl.program_id(1) // strips
-    f = (tl.program_id(1) % strips) * BF + tl.arange(0, BF)
+    tile, component, strip = _shares((F + BF - 1) // BF)
+    atom = (tile * A + tl.arange(0, A)).to(tl.int64)
+    f = strip * BF + tl.arange(0, BF)
     present = (atom < atoms)[:, None]
     x = features + atom[:, None] * (9 * F) + component * F
     w = part_of(component) * (F * F) + f[None, :]
-    acc = tl.zeros([A, BF], features.dtype.element_ty)
+    acc = tl.zeros([A, BF], tl.float32 if PRODUCTS > 0 else features.dtype.element_ty)
     for first in range(0, F, BK):
         k = first + tl.arange(0, BK)
         left = tl.load(x + k[None, :], mask=present & (k < F)[None, :], other=0.0)
@@ -96,10 +105,8 @@ def contraction_kernel(
         features: X (N, 9, F), written.
     """
     pdl_wait(USE_PDL)
-    strips: tl.constexpr = (F + BF - 1) // BF
-    tile = tl.program_id(0)
-    component = tl.program_id(1) // strips
-    f = (tl.program_id(1) % strips) * BF + tl.arange(0, BF)
+    tile, component, strip = _shares((F + BF - 1) // BF)
+    f = strip * BF + tl.arange(0, BF)
     member = tl.load(members + tile * A + tl.arange(0, A))
     present = (member >= 0)[:, None]
     atom = tl.maximum(member, 0).to(tl.int64)
@@ -149,10 +156,8 @@ def contraction_adjoint_kernel(
         others: as in `contraction_kernel`.
     """
     pdl_wait(USE_PDL)
-    strips: tl.constexpr = (Q + BF - 1) // BF
-    tile = tl.program_id(0)
-    component = tl.program_id(1) // strips
-    q = (tl.program_id(1) % strips) * BF + tl.arange(0, BF)
+    tile, component, strip = _shares((Q + BF - 1) // BF)
+    q = strip * BF + tl.arange(0, BF)
     member = tl.load(members + tile * A + tl.arange(0, A))
     present = (member >= 0)[:, None]
     atom = tl.maximum(member, 0).to(tl.int64)
@@ -374,7 +379,7 @@ def standardized_adjoint_kernel(
 def mix(bound: LaunchPlan, x: Tensor, weights: SplitFP16, result: Tensor) -> None:
     """Mixes channels of X (N, 9, F) part by part."""
     s, channels = bound.shapes.mixing, bound.channels
-    grid = (triton.cdiv(len(x), s.atoms), 9 * triton.cdiv(channels, s.strip))
+    grid = (triton.cdiv(len(x), s.atoms) * 9 * triton.cdiv(channels, s.strip),)
     mixing_kernel[grid](
         x,
         weights.hi,
@@ -474,7 +479,7 @@ def standardized_adjoint(
 def contract(bound: LaunchPlan) -> None:
     """Features from moments."""
     s, b, channels = bound.shapes.contraction, bound.buffers, bound.channels
-    contraction_kernel[(len(bound.tiles.elements), 9 * triton.cdiv(channels, s.strip))](
+    contraction_kernel[(len(bound.tiles.elements) * 9 * triton.cdiv(channels, s.strip),)](
         bound.tiles.members,
         bound.tiles.elements,
         b.moments,
@@ -493,7 +498,7 @@ def contract_adjoint(bound: LaunchPlan) -> None:
     """Gradient by moments from that by features."""
     s, b, channels = bound.shapes.contraction, bound.buffers, bound.channels
     functions = bound.elements * bound.model.functions
-    contraction_adjoint_kernel[(len(bound.tiles.elements), 9 * triton.cdiv(functions, s.strip))](
+    contraction_adjoint_kernel[(len(bound.tiles.elements) * 9 * triton.cdiv(functions, s.strip),)](
         bound.tiles.members,
         bound.tiles.elements,
         b.last,

@@ -68,11 +68,14 @@ class Workspace:
 
     Attributes:
         edges: (R,) int32, edges of each row.
-        neighbor, species, slot, interval: (R, K) int32, of each edge.
+        groups: (R, E + 1) int32, first edge to neighbors of each element, and their number.
+        pair: (R, K) int64, neighbor and interval of each edge; see `paired`.
+        slot: (R, K) int32, of each edge.
         offset: (R, K), distance from the centre of its interval, A.
         unit: (R, K, 4), unit vector and 1/d.
         central: (N, strips, K), derivatives of the energy by distance.
-        gradient: (R, K, 3), derivatives by pair vector, in slots of the list.
+        gradient: (R, K, 3), derivatives by pair vector, in slots of the list; in the last `mixed`
+            where it has room and all rows are evaluated.
         moments: (N, 9, Q), at the end their gradient.
         embedded, ungated: (N, 9, F), the embedding before its mixing, and before its gate.
         squares: (N, F), of `embedded`.
@@ -83,6 +86,11 @@ class Workspace:
         for_messages: (R, 9, F) for each layer, dM, in the place of M; where features are rounded,
             one buffer in bfloat16 for all layers.
         last, work: (N, 9, F), see above.
+        operands: (N, 9, F), what mixing alone reads, in `last`; in float16 where features are
+            rounded, as products would round it anyway.
+        for_changes: (N, 9, F) for each layer, dC, in the place of C; where features are rounded,
+            in float16 in that of dM, as is the gradient of `ungated`.
+        for_ungated: (N, 9, F), see there.
         invariants: (N, 3F) for each stage, t; one buffer in `last`, see `counts`.
         for_invariants: (N, 3F), their layer norm, then their gradient; in `last`.
         linear: (N, F), z0 of the readout; in `last`.
@@ -116,15 +124,12 @@ class Workspace:
             return empty(count, 9, channels)
 
         self.edges = integers(rows)
-        self.neighbor = integers(rows, slots)
-        self.species = integers(rows, slots)
+        self.groups = integers(rows, len(state.elements) + 1)
+        self.pair = torch.zeros(rows, slots, dtype=torch.int64, device=device)
         self.slot = integers(rows, slots)
-        self.interval = integers(rows, slots)
         self.offset = empty(rows, slots)
         self.unit = empty(rows, slots, 4)
         self.central = empty(atoms, strips, slots)
-        self.gradient = empty(rows, slots, 3)
-        self.gradient[atoms:] = 0.0
         self.embedded, self.ungated = features(), features()
         self.squares = empty(atoms, channels)
         self.gate1, self.gate2 = empty(atoms, 2 * channels), empty(atoms, 3 * channels)
@@ -137,6 +142,18 @@ class Workspace:
             self.mixed = [mixed.to(torch.float16) for mixed in self.mixed]
             self.for_messages = [empty(rows, 9, channels, dtype=torch.bfloat16)] * layers
         self.changes = [features() for _ in range(layers)]
+        self.operands, self.for_ungated = self.last, self.ungated
+        self.for_changes = self.changes
+        if rounded:
+            halves = self.last.flatten().view(torch.float16)
+            self.operands = halves[: self.last.numel()].view(self.last.shape)
+            self.for_changes = [rows[:atoms].view(torch.float16) for rows in self.for_messages]
+            self.for_ungated = self.for_changes[0] if layers > 0 else self.ungated
+        # Gradients of pairs come when Y is read no more; those of rows of others stay zero.
+        place = self.mixed[-1].flatten().view(dtype) if layers > 0 else empty(0)
+        if rows > atoms or len(place) < rows * slots * 3:
+            place = torch.zeros(rows * slots * 3, dtype=dtype, device=device)
+        self.gradient = place[: rows * slots * 3].view(rows, slots, 3)
         # Moments are used before and after the layers, so they share the first messages' memory.
         fits = layers > 0 and functions <= channels
         place = self.messages[0].flatten() if fits else empty(atoms * 9 * functions)
@@ -251,6 +268,8 @@ class Blocks:
         warps: warps of a program.
         registers: limit for a thread; None lets the compiler choose.
         stages: of the pipeline that loads the operands of a matrix product.
+        masked: whether slots beyond an atom's last edge are left out by masks, which costs
+            instructions, or read for nothing.
     """
 
     atoms: int
@@ -259,6 +278,7 @@ class Blocks:
     warps: int
     registers: int | None = None
     stages: int = 1
+    masked: bool = True
 
 
 @dataclass(frozen=True)
@@ -317,16 +337,19 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         product = Blocks(TILE, strip, strip, 2, stages=3)
         dense = Blocks(TILE, min(128, whole), strip, 4, stages=3)
         edges = Blocks(32, strip, min(64, whole), 4, stages=3)
-        message, adjoint = Blocks(1, 8, strip, 1), Blocks(2, 8, min(16, whole), 1)
+        message, adjoint = Blocks(1, 8, strip, 1), Blocks(1, 8, min(16, whole), 1, masked=False)
     elif atoms < 2048:
         product = Blocks(64, strip, min(64, whole), 4, stages=3)
         dense = Blocks(TILE, min(64, whole), min(128, whole), 4, stages=3)
         edges = Blocks(64, strip, min(64, whole), 4, stages=3)
-        message, adjoint = Blocks(4, 2, strip, 4, 96), Blocks(4, 2, strip, 4, 96)
+        message, adjoint = Blocks(4, 2, strip, 4, 96), Blocks(1, 2, strip, 1, masked=False)
     else:
         product = edges = Blocks(64, strip, min(64 if double else 128, whole), 4, stages=3)
         dense = Blocks(64, strip, min(64, whole), 4, stages=3)
-        message, adjoint = Blocks(8, 1, strip, 8, registers=64), Blocks(1, 2, strip, 1)
+        message = Blocks(8, 1, strip, 8, registers=64)
+        if atoms >= 8192 and not double:
+            message = Blocks(1, 2, strip, 1, masked=False)
+        adjoint = Blocks(1, 2, strip, 1, registers=None if double else 80, masked=False)
         if rounded:
             wide = min(64, whole)
             message, adjoint = Blocks(4, 1, wide, 4, registers=64), Blocks(1, 2, wide, 1)
@@ -342,7 +365,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         dense=dense,
         edges=edges,
         readout=replace(dense, step=TILE, strip=min(64, dense.strip)),
-        moments=Blocks(1, 16 if atoms < 256 else 8, whole, 1),
+        moments=Blocks(1, 8 if 256 <= atoms < 2048 else 16, whole, 1),
         gradients=Blocks(1, 32, whole, 4) if few else Blocks(1, 4, whole, 1),
         message=message,
         adjoint=adjoint,
@@ -491,8 +514,9 @@ def bound_to(
     contraction = model.embedding.contraction(own_rows)
     strips = triton.cdiv(config.channels, sizes.adjoint.strip)
     places = [grid.start, grid.cutoff, grid.zone_width, grid.origin]
-    for first, count in zip(grid.first().tolist(), grid.counts, strict=True):
-        places += [first, count, grid.zone_width / count]
+    zones = zip(grid.first().tolist(), grid.counts, model.steps, strict=True)
+    for first, count, step in zones:
+        places += [first, count, grid.zone_width / count, step]
     return LaunchPlan(
         model=model,
         owner=ref(state),
