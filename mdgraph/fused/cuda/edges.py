@@ -131,19 +131,25 @@ def edges_kernel(
         tl.store(factor + atom, 1.0 + 0.1 * tl.load(total + tl.load(system + atom)))
     used = tl.load(count + atom)
     lane = tl.arange(0, WIDTH)
-    element = tl.arange(0, EP)
-    number = tl.zeros([EP], tl.int32)
+    group = groups + atom * (E + 1)
     if ONCE:
         close = _close_slots(
             positions, cell, wrap, system, index, image, offsets, kinds, cutoff, atom, slots,
             used, lane,
         )  # fmt: skip
-        own = (close[0][:, None] & (close[2][:, None] == element[None, :])).to(tl.int32)
-        number = tl.sum(own, 0)
-        first = tl.cumsum(number, 0) - number
-        place = tl.sum(own * (tl.cumsum(own, 0) - 1 + first[None, :]), 1)
+        place = tl.zeros([WIDTH], tl.int32)
+        found = 0
+        for kind in range(E):
+            mine = (close[0] & (close[2] == kind)).to(tl.int32)
+            place += mine * (tl.cumsum(mine, 0) - 1 + found)
+            tl.store(group + kind, found)
+            found += tl.sum(mine, 0)
         _write_edges(grid, pair, slot, offset, unit, slots, zones, atom, lane, place, close)
+        tl.store(group + E, found)
+        tl.store(edges + atom, found)
     else:
+        element = tl.arange(0, EP)
+        number = tl.zeros([EP], tl.int32)
         for start in range(0, used, WIDTH):
             close = _close_slots(
                 positions, cell, wrap, system, index, image, offsets, kinds, cutoff, atom, slots,
@@ -163,8 +169,8 @@ def edges_kernel(
             begin += tl.sum(own, 0)
             here = start + lane
             _write_edges(grid, pair, slot, offset, unit, slots, zones, atom, here, place, close)
-    tl.store(groups + atom * (E + 1) + element, first, mask=element <= E)
-    tl.store(edges + atom, tl.sum(number, 0))
+        tl.store(group + element, first, mask=element <= E)
+        tl.store(edges + atom, tl.sum(number, 0))
 
 
 @kernel
@@ -471,6 +477,9 @@ def edge_gradients_kernel(
 ROW = 128
 """Slots that `edges_kernel` takes in one tile; it looks twice at longer rows."""
 
+WARPS = 1
+"""Of a program of `edges_kernel`."""
+
 
 def _tile_of_slots(slots: int) -> dict[str, int | bool]:
     once = slots <= ROW
@@ -505,7 +514,7 @@ def find_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
         bound.elements,
         triton.next_power_of_2(bound.elements + 1),
         **_tile_of_slots(bound.slots),
-        num_warps=1,
+        num_warps=WARPS,
         **bound.launch,
     )
 
