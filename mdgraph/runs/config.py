@@ -752,7 +752,7 @@ class FramesConfig(Configuration):
     """Seconds to wait for more frames at the end of a file that still grows."""
     workers: Annotated[Workers | None, Group.SPEED] = None
     """Processes beside this one that parse and format frames, once there are many; without it, up
-    to four for each GPU as there are cores, and none for CPUs."""
+    to six for each GPU as there are cores, and none for CPUs."""
     check: Annotated[bool, Group.SAFETY] = True
     """Compare a fast evaluator with the reference on the first frame."""
 

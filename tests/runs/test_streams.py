@@ -448,7 +448,7 @@ def test_few_frames_start_no_worker(frames_file: Path) -> None:
 def test_workers_without_a_word_are_for_gpus_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(16))
     assert default_workers(["cpu"]) == 0
-    assert default_workers(["cuda"]) == 4
+    assert default_workers(["cuda"]) == 6
     assert default_workers(["cuda"] * 8) == 7
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert default_workers(["cuda"]) == 2
