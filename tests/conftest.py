@@ -402,11 +402,15 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> type[CountedCalculation]:
 
 @pytest.fixture(scope="session")
 def processes() -> Any:
-    """Starts processes that have imported everything already, and no threads of this one."""
+    """Starts processes that have imported everything already, and no threads of this one.
+
+    Where there is a GPU they begin from nothing: what made kernels and tables ready has asked for
+    devices, after which CUDA does not start in a process that is forked.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*IMPORTED])
     paths = [str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch, usual_signals():
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
         forkserver.ensure_running()
-    return context
+    return multiprocessing.get_context("spawn") if torch.cuda.is_available() else context
