@@ -263,7 +263,10 @@ def no_handler_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 def mdgraph_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Finished]:
-    """Runs the command line in this process."""
+    """Runs the command line in this process; what it sets in the environment goes with the test."""
+    for name in {"CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE"} - set(os.environ):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
 
     def run(*arguments: object) -> Finished:
         monkeypatch.setattr(sys, "argv", ["mdgraph", *map(str, arguments)])

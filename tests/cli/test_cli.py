@@ -1,5 +1,6 @@
 """The command line: options, files of options, and what each command prints and writes."""
 
+import os
 import re
 import subprocess
 import sys
@@ -37,6 +38,23 @@ from mdgraph.runs.folder import RunDirectory
 from mdgraph.runs.training import read_training
 
 Command = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("command", "pieces"),
+    [("md", ":1024:1"), ("validate", ":1024:1"), ("train", None), ("distil", None)],
+)
+def test_commands_that_evaluate_keep_workspaces_small(
+    mdgraph_command: Command, monkeypatch: pytest.MonkeyPatch, command: str, pieces: str | None
+) -> None:
+    """Those that train need larger ones, and set them where they begin."""
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    monkeypatch.delenv(name, raising=False)
+    assert mdgraph_command(command, "--help").status == 0
+    assert os.environ.get(name) == pieces
+    monkeypatch.setenv(name, ":16:8")
+    assert mdgraph_command(command, "--help").status == 0
+    assert os.environ[name] == ":16:8"
 
 
 def test_help_and_version_do_not_import_torch() -> None:

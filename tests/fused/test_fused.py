@@ -24,6 +24,7 @@ from mdgraph.engine import Calculation, Simulation, VelocityVerlet
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.fused.agreement import SMALLEST_FORCE
+from mdgraph.fused.cuda import workspace
 from mdgraph.fused.evaluator import FusedTensorNet, NotFusedError
 from mdgraph.fused.tables import TableError
 from mdgraph.models import TensorNetConfig, TensorNetPotential
@@ -331,6 +332,21 @@ def test_any_number_of_atoms_agrees_with_the_oracle(atoms: int) -> None:
     exact = evaluated(network(**settings), system)
     backend = "triton" if CUDA else "compiled"
     state = computed(fused(backend, settings), system, backend=backend)
+    assert_agrees(state, exact, rms=2e-5, worst=1e-4, energy=2e-6)
+
+
+@pytest.mark.parametrize("atoms", [1_000, 3_000, 24_000])
+def test_blocks_of_any_size_agree_with_the_oracle(
+    atoms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks go by the number of atoms, so those of large systems are tried on a small one."""
+    plain = workspace.shapes
+    monkeypatch.setattr(
+        workspace, "shapes", lambda channels, _, *more: plain(channels, atoms, *more)
+    )
+    settings = TENSORNET | {"layers": 1}
+    exact = evaluated(network(**settings), molecule(3))
+    state = computed(fused("triton", settings), molecule(3), backend="triton")
     assert_agrees(state, exact, rms=2e-5, worst=1e-4, energy=2e-6)
 
 

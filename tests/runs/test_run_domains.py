@@ -202,7 +202,10 @@ def test_devices_that_cannot_be_started(
     """One sentence each, by one rank, and nothing is written."""
     out = tmp_path / "run"
     words = ("md", WATER, "--out", out, "--devices", "cpu,cpu")
-    launcher = f"{forkserver._forkserver._forkserver_pid} cpu,cpu"  # type: ignore[attr-defined]
+    parent = os.getpid()  # of processes that are spawned
+    if processes.get_start_method() == "forkserver":
+        parent = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    launcher = f"{parent} cpu,cpu"
     ranks = two_ranks(processes, *words, MDGRAPH_LAUNCHER=launcher)
     (status, _, said), (other, *silence) = map(finished, ranks)
     assert (status, other, said.count("mdgraph: error")) == (1, 0, 1)
