@@ -565,7 +565,7 @@ class TestEval:
         def fail(*arguments: Any) -> Any:
             raise error
 
-        monkeypatch.setattr(evaluation, "evaluation_of", fail)
+        monkeypatch.setattr(evaluation, "_evaluated", fail)
         configuration = EvalConfig(
             structures=(str(water_file), str(water_file)),
             potential=str(tiny_potential),
