@@ -344,7 +344,8 @@ class SystemArrays(Sequence[System]):
         cells: (S, 3, 3) float64, A.
         pbc: (S, 3) bool.
         charges: (S,) float64, e; not a number where nobody said.
-        others: those with velocities, a topology or fixed atoms, by their places.
+        complete: by their places, the systems that hold more than these arrays: those with
+            velocities, a topology or fixed atoms.
     """
 
     sizes: NDArray[np.int64]
@@ -354,14 +355,14 @@ class SystemArrays(Sequence[System]):
     cells: NDArray[np.float64]
     pbc: NDArray[np.bool_]
     charges: NDArray[np.float64]
-    others: Mapping[int, System] = field(default_factory=dict)
+    complete: Mapping[int, System] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for array in self._arrays():
             array.flags.writeable = False
 
     def __reduce__(self) -> Any:
-        return SystemArrays, (*self._arrays(), self.others)
+        return SystemArrays, (*self._arrays(), self.complete)
 
     def _arrays(self) -> tuple[NDArray[Any], ...]:
         of_systems = (self.cells, self.pbc, self.charges)
@@ -389,33 +390,45 @@ class SystemArrays(Sequence[System]):
         )
 
     @classmethod
-    def checked(cls, *arrays: Any) -> "SystemArrays | None":
+    def checked(
+        cls,
+        *,
+        sizes: NDArray[np.int64],
+        numbers: NDArray[np.int64],
+        positions: NDArray[np.float64],
+        masses: NDArray[np.float64],
+        cells: NDArray[np.float64],
+        pbc: NDArray[np.bool_],
+        charges: NDArray[np.float64],
+    ) -> "SystemArrays | None":
         """The systems of arrays, as the attributes have them, if none can be refused.
 
         None where a `System` must be made of each, which then says what is wrong, if anything is:
         also of systems that are periodic along one or two directions.
         """
-        systems = cls(*arrays)
-        numbers, charges = systems.numbers, np.nan_to_num(systems.charges)
-        nuclei = np.add.reduceat(numbers, systems.ends - systems.sizes)
-        periodic, lengths = systems.pbc.all(axis=1), np.linalg.norm(systems.cells, axis=2)
-        vectors = systems.cells[periodic] / np.maximum(lengths[periodic], _SHORTEST)[:, :, None]
         lightest, heaviest = _MASSES
-        sound = (
-            systems.sizes.min() > 0
+        within = (
+            sizes.min() > 0
             and numbers.min() >= 1
             and numbers.max() < len(SYMBOLS)
-            and systems.masses.min() >= lightest
-            and systems.masses.max() <= heaviest
+            and masses.min() >= lightest
+            and masses.max() <= heaviest
             # Not a number is not within these bounds either.
-            and np.abs(systems.positions).max() <= FARTHEST
-            and np.abs(systems.cells).max() <= FARTHEST
-            and (np.abs(charges) <= nuclei).all()
-            and (periodic | ~systems.pbc.any(axis=1)).all()
+            and np.abs(positions).max() <= FARTHEST
+            and np.abs(cells).max() <= FARTHEST
+        )
+        if not within:  # first, as squares of what is beyond all bounds overflow
+            return None
+        nuclei = np.add.reduceat(numbers, sizes.cumsum() - sizes)
+        periodic, lengths = pbc.all(axis=1), np.linalg.norm(cells, axis=2)
+        vectors = cells[periodic] / np.maximum(lengths[periodic], _SHORTEST)[:, :, None]
+        sound = (
+            (np.abs(np.nan_to_num(charges)) <= nuclei).all()
+            and (periodic | ~pbc.any(axis=1)).all()
             and lengths[periodic].min(initial=1.0) >= _SHORTEST
             and np.square(np.linalg.det(vectors)).min(initial=1.0) > 2.0 * _SINGULAR
         )
-        return systems if sound else None
+        return cls(sizes, numbers, positions, masses, cells, pbc, charges) if sound else None
 
     @cached_property
     def volumes(self) -> NDArray[np.float64]:
@@ -428,10 +441,10 @@ class SystemArrays(Sequence[System]):
 
     def with_charges(self, charges: NDArray[np.float64]) -> "SystemArrays":
         """The same systems with total charges (S,), e."""
-        others = {
-            place: one.replace(charge=float(charges[place])) for place, one in self.others.items()
+        complete = {
+            place: one.replace(charge=float(charges[place])) for place, one in self.complete.items()
         }
-        return replace(self, charges=charges, others=others)
+        return replace(self, charges=charges, complete=complete)
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:
@@ -451,8 +464,8 @@ class SystemArrays(Sequence[System]):
         if isinstance(place, slice):
             return self._between(*place.indices(len(self)))
         place = range(len(self))[place]
-        if place in self.others:
-            return self.others[place]
+        if place in self.complete:
+            return self.complete[place]
         end = int(self.ends[place])
         atoms = slice(end - int(self.sizes[place]), end)
         charge = float(self.charges[place])
@@ -477,10 +490,12 @@ class SystemArrays(Sequence[System]):
         first = int(self.ends[start - 1]) if start else 0
         last = int(self.ends[end - 1]) if end else 0
         systems, atoms = slice(start, end), slice(first, last)
-        others = {place - start: one for place, one in self.others.items() if start <= place < end}
-        return self._chosen(systems, atoms, others)
+        complete = {
+            place - start: one for place, one in self.complete.items() if start <= place < end
+        }
+        return self._select(systems, atoms, complete)
 
-    def _chosen(self, systems: Any, atoms: Any, others: Mapping[int, System]) -> "SystemArrays":
+    def _select(self, systems: Any, atoms: Any, complete: Mapping[int, System]) -> "SystemArrays":
         return SystemArrays(
             self.sizes[systems],
             self.numbers[atoms],
@@ -489,11 +504,20 @@ class SystemArrays(Sequence[System]):
             self.cells[systems],
             self.pbc[systems],
             self.charges[systems],
-            others,
+            complete,
         )
 
     def take(self, places: Sequence[int]) -> "SystemArrays":
-        """Those at some places, in that order; views where the places follow each other."""
+        """Those at some places, in that order; views where the places follow each other.
+
+        Args:
+            places: at least one, each from 0 to the number of systems - 1.
+
+        Raises:
+            IndexError: no places are given, or one at which there is no system.
+        """
+        if len(places) == 0 or min(places) < 0 or max(places) >= len(self):
+            raise IndexError(f"{len(self)} systems side by side have no such places")
         if [*places] == [*range(places[0], places[0] + len(places))]:
             return self[places[0] : places[0] + len(places)]
         indices = np.array(places)
@@ -501,18 +525,18 @@ class SystemArrays(Sequence[System]):
         # Of each atom, its place among all, less that among the atoms that are taken.
         shifts = self.ends[indices] - sizes.cumsum()
         atoms = shifts.repeat(sizes) + np.arange(sizes.sum())
-        others = {
-            new: self.others[place] for new, place in enumerate(places) if place in self.others
+        complete = {
+            new: self.complete[place] for new, place in enumerate(places) if place in self.complete
         }
-        return self._chosen(indices, atoms, others)
+        return self._select(indices, atoms, complete)
 
     def followed_by(self, systems: "SystemArrays") -> "SystemArrays":
-        """These and then others."""
-        others = {len(self) + place: one for place, one in systems.others.items()}
+        """These and then others, all copied; raises nothing, as each was checked."""
+        complete = {len(self) + place: one for place, one in systems.complete.items()}
         both = zip(self._arrays(), systems._arrays(), strict=True)
         sizes, numbers, positions, masses, cells, pbc, charges = map(np.concatenate, both)
         return SystemArrays(
-            sizes, numbers, positions, masses, cells, pbc, charges, {**self.others, **others}
+            sizes, numbers, positions, masses, cells, pbc, charges, {**self.complete, **complete}
         )
 
 
@@ -608,7 +632,7 @@ def concatenated(systems: Sequence[System], dtype: "torch.dtype") -> "dict[str, 
     arrays = SystemArrays.of(systems)
     sizes, ends = arrays.sizes, arrays.ends
     velocities, fixed = np.zeros(arrays.positions.shape), np.zeros(len(arrays.numbers), dtype=bool)
-    for place, one in arrays.others.items():
+    for place, one in arrays.complete.items():
         atoms = slice(ends[place] - sizes[place], ends[place])
         velocities[atoms] = 0.0 if one.velocities is None else one.velocities
         fixed[atoms] = False if one.fixed is None else one.fixed

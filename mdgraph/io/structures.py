@@ -427,13 +427,13 @@ def from_plain_frames(frames: Sequence[PlainFrame]) -> SystemArrays | None:
     numbers = np.concatenate([frame.numbers for frame in frames])
     charges = [math.nan if frame.charge is None else frame.charge for frame in frames]
     return SystemArrays.checked(
-        np.array([len(frame.numbers) for frame in frames]),
-        numbers,
-        np.concatenate([frame.columns["pos"] for frame in frames]),
-        atomic_masses[numbers],
-        np.stack([frame.cell for frame in frames]),
-        np.stack([frame.pbc for frame in frames]),
-        np.array(charges),
+        sizes=np.array([len(frame.numbers) for frame in frames]),
+        numbers=numbers,
+        positions=np.concatenate([frame.columns["pos"] for frame in frames]),
+        masses=atomic_masses[numbers],
+        cells=np.stack([frame.cell for frame in frames]),
+        pbc=np.stack([frame.pbc for frame in frames]),
+        charges=np.array(charges),
     )
 
 

@@ -138,7 +138,8 @@ class Lines(Protocol):
 class BufferedLines:
     """Lines of what is read in parts; many that follow each other are taken at once.
 
-    A line counts once its end is there, or nothing more comes.
+    A line counts once its end is there, or nothing more comes. No more is kept than the last part
+    and the beginning of a line before it.
     """
 
     def __init__(self, read: Callable[[], bytes]) -> None:
@@ -150,15 +151,14 @@ class BufferedLines:
         self._read = read
         self._buffer, self._start = b"", 0
         self._ends: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._next = 0  # place among the ends of that of the line that comes
+        # Of lines before each end, how many begin as blank ones do.
         self._may_be_blank: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
+        self._next = 0  # place among the ends of that of the line that comes
         self._has_ended = False
 
     def readline(self, size: int, /) -> bytes:
         """The next line, its first `size` bytes, or what is left at the end; empty after that."""
-        while self._next == len(self._ends) and len(self._buffer) - self._start < size:
-            if not self._more():
-                break
+        self._fill(size)
         has_end = self._next < len(self._ends)
         end = int(self._ends[self._next]) if has_end else len(self._buffer)
         if end - self._start > size:
@@ -169,36 +169,51 @@ class BufferedLines:
         self._start = end
         return line
 
-    def take(self, count: int) -> bytes | None:
-        """The next lines; None where one of so many is blank, absent or very long."""
-        while self._next + count > len(self._ends):
-            if not self._more():
-                return None
-        last = self._next + count
-        end = int(self._ends[last - 1])
-        if end - self._start >= _LONGEST_LINE:
-            return None
-        content = self._buffer[self._start : end]
-        may_be_blank = self._may_be_blank[last] > self._may_be_blank[self._next]
-        if may_be_blank and not all(map(bytes.strip, content.splitlines())):
-            return None
-        self._start, self._next = end, last
-        return content
+    def take(self, count: int) -> tuple[int, bytes]:
+        """The next lines that are in memory, at most so many, up to the first that is blank.
 
-    def _more(self) -> bool:
-        """Reads on; whether anything came."""
-        part = b"" if self._has_ended else self._read()
-        if not part:
-            self._has_ended = True
-            return False
-        self._buffer = self._buffer[self._start :] + part
-        self._start = self._next = 0
-        characters = np.frombuffer(self._buffer, dtype=np.uint8)
-        self._ends = np.flatnonzero(characters == ord("\n")) + 1
-        starts = np.concatenate([[0], self._ends[:-1]])[: len(self._ends)]
-        begins_blank = characters[starts] <= ord(" ")
-        self._may_be_blank = np.concatenate([[0], begins_blank.cumsum()])
-        return True
+        Waits for a line where none is in memory whole, and for no other; so a caller that wants
+        more calls again, and keeps the lines itself.
+
+        Returns:
+            How many lines, and their bytes, less than 16 MiB. None are taken where the next one is
+            blank, very long or without an end, which `readline` tells.
+        """
+        self._fill(_LONGEST_LINE)
+        last = min(self._next + count, len(self._ends))
+        if last > self._next and self._ends[last - 1] - self._start >= _LONGEST_LINE:
+            last = int(np.searchsorted(self._ends, self._start + _LONGEST_LINE))
+        if last == self._next:
+            return 0, b""
+        end = int(self._ends[last - 1])
+        if self._may_be_blank[last] > self._may_be_blank[self._next]:
+            lines = self._buffer[self._start : end].split(b"\n")[:-1]
+            blank = next((place for place, line in enumerate(lines) if not line.strip()), None)
+            if blank == 0:
+                return 0, b""
+            if blank is not None:
+                last = self._next + blank
+                end = int(self._ends[last - 1])
+        content = self._buffer[self._start : end]
+        number = last - self._next
+        self._start, self._next = end, last
+        return number, content
+
+    def _fill(self, size: int) -> None:
+        """Reads on until a line is whole, so many bytes of it are there, or nothing more comes."""
+        while self._next == len(self._ends) and len(self._buffer) - self._start < size:
+            part = b"" if self._has_ended else self._read()
+            if not part:
+                self._has_ended = True
+                return
+            rest = self._buffer[self._start :]
+            ends = np.flatnonzero(np.frombuffer(part, dtype=np.uint8) == ord("\n")) + 1
+            self._ends = ends + len(rest)
+            self._buffer, self._start, self._next = rest + part, 0, 0
+            starts = np.concatenate([[0], self._ends[:-1]])[: len(ends)]
+            characters = np.frombuffer(self._buffer, dtype=np.uint8)
+            begin_blank = characters[starts] <= ord(" ")
+            self._may_be_blank = np.concatenate([[0], begin_blank.cumsum()])
 
 
 class _NumberedLines:
@@ -235,22 +250,22 @@ class _NumberedLines:
         """
         if self._next is not None:
             return 0, b""
-        content = self._file.take(count) if isinstance(self._file, BufferedLines) else None
-        if content is not None:
-            self.number += count
-            self.offset += len(content)
-            return count, content
-        read, rows = self._file.readline, []
-        for _ in range(count):
-            row = read(_LONGEST_LINE)
-            if len(row) == _LONGEST_LINE or not row.strip():
-                self._next = row
-                break
-            rows.append(row)
-        content = b"".join(rows)
-        self.number += len(rows)
+        together = self._file.take if isinstance(self._file, BufferedLines) else None
+        parts: list[bytes] = []
+        rows = 0
+        while rows < count:
+            lines, part = together(count - rows) if together is not None else (0, b"")
+            if lines == 0:
+                lines, part = 1, self._file.readline(_LONGEST_LINE)
+                if len(part) == _LONGEST_LINE or not part.strip():
+                    self._next = part
+                    break
+            parts.append(part)
+            rows += lines
+        content = b"".join(parts)
+        self.number += rows
         self.offset += len(content)
-        return len(rows), content
+        return rows, content
 
     def give_back(self, line: bytes) -> None:
         """Makes a line the next one again."""
@@ -267,7 +282,8 @@ def frame_texts(path: Path, file: Lines, size: int | None = None) -> Iterator[Fr
     Args:
         path: of the file, for errors.
         file: its lines; it need not have an end yet.
-        size: of the file in bytes, which bounds the number of atoms; None if it is not known.
+        size: of the file in bytes, which bounds the number of atoms; None if it is not known, and
+            then the size of the largest text that is read from a file does.
 
     Raises:
         FileError: it is empty or not valid XYZ; the error names the frame and the line.
@@ -296,6 +312,13 @@ def frame_texts(path: Path, file: Lines, size: int | None = None) -> Iterator[Fr
                 path,
                 first,
                 f"{atoms:,} atoms are declared, and the file has {size:,} bytes",
+                number,
+            )
+        if size is None and atoms * _LEAST_LINE > LARGEST_TEXT:  # of a pipe this would keep all
+            raise _line_error(
+                path,
+                first,
+                f"{atoms:,} atoms are declared, more than {LARGEST_TEXT:,} bytes can hold",
                 number,
             )
         header = lines.take()
@@ -402,15 +425,15 @@ def parse_plain_frame(frame: FrameText) -> PlainFrame | None:
     header, _, rows = frame.content.partition(b"\n")[2].partition(b"\n")
     if not rows.endswith(b"\n") or _PLAIN_HEADER.fullmatch(header) is None:
         return None
-    found = _PLAIN_ENTRY.findall(header)
-    entries = {key: quoted or bare for key, quoted, bare in found}
+    matches = _PLAIN_ENTRY.findall(header)
+    entries = {key: quoted or bare for key, quoted, bare in matches}
     widths = _plain_columns(entries.get(b"Properties", b""))
     periodic = _PERIODIC.get(entries.get(b"pbc", b"T T T" if b"Lattice" in entries else b"F F F"))
     charge, cell = _numbers_of(entries, b"charge", 1), _numbers_of(entries, b"Lattice", 9)
     stress = _numbers_of(entries, b"stress", 9)
     if widths is None or periodic is None or charge is None or cell is None or stress is None:
         return None
-    if len(found) > len(entries) or not _UNUSUAL_ENTRIES.isdisjoint(entries):
+    if len(matches) > len(entries) or not _UNUSUAL_ENTRIES.isdisjoint(entries):
         return None
     texts = rows.split()
     width = 1 + sum(widths.values())

@@ -39,7 +39,7 @@ from mdgraph.runs.streams.blocks import (
 )
 from mdgraph.runs.streams.pipeline import Convert, Pipeline, StreamProgress
 from mdgraph.runs.streams.ranks import LinkedRank, ServiceEnded, StreamRanks
-from mdgraph.runs.streams.reading import BlockReader, ReaderProcess
+from mdgraph.runs.streams.reading import open_reader
 from mdgraph.runs.streams.sources import StreamSource
 from mdgraph.runs.streams.workers import Worker, default_workers, format_block, parse_block
 from mdgraph.runs.uncertainty import FrameUncertainty, LeastCertain
@@ -357,14 +357,14 @@ class _Stream:
         source: the potential.
         works: what evaluates, by the name of the device.
         ranks: that share the stream.
-        said: what was logged once.
+        notices: what was logged once.
     """
 
     configuration: FramesConfig
     source: Source
     works: dict[str, FrameWork]
     ranks: StreamRanks
-    said: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
 
     def _pipeline(self, write: Callable[[TextBlock], None], **options: Any) -> Pipeline:
         def evaluator(work: FrameWork) -> Callable[[SystemBlock], ResultBlock]:
@@ -388,9 +388,9 @@ class _Stream:
         """The frames before the first that is broken, or that the potential cannot take."""
         parse = partial(parse_block, charge=self.configuration.charge)
         parsed: SystemBlock = convert(parse, block)
-        if parsed.uncharged and not self.said:
+        if parsed.uncharged and not self.notices:
             say_neutral(True, self.configuration, self.source)
-            self.said.append("neutral")
+            self.notices.append("neutral")
         if math.inf in self.source.potential.cutoffs:  # which no periodic frame can have
             for place, (name, system) in enumerate(zip(parsed.names, parsed.systems, strict=True)):
                 try:
@@ -402,7 +402,7 @@ class _Stream:
         return parsed
 
     def _computing(self, pipeline: Pipeline) -> dict[str, float]:
-        """Share of the time that each GPU computes, by name."""
+        """Share of the time that each GPU replays graphs, by name."""
         own = {
             name: work.device_seconds / pipeline.clocks[name].seconds
             for name, work in self.works.items()
@@ -426,11 +426,12 @@ class _Stream:
                 raise block.failure
 
         pipeline = self._pipeline(write, links=links)
-        atoms, held = _BLOCK[device.type], results.held.count
-        reader = (
-            ReaderProcess(files, atoms, held)
-            if pipeline.has_workers
-            else BlockReader(files, atoms, held, pipeline.check)
+        reader = open_reader(
+            files,
+            _BLOCK[device.type],
+            results.held.count,
+            pipeline.check,
+            has_workers=pipeline.has_workers,
         )
         try:
             pipeline.run(reader.read, reader.close)
@@ -455,8 +456,8 @@ class _Stream:
                 failure = MDGraphError(str(failure))  # others may not be pickled
             waiting = {name: pipeline.clocks[name].share for name in self.works}
             computing = self._computing(pipeline)
-            told = replace(block, failure=failure, waiting=waiting, computing=computing)
-            self.ranks.send(told, 0)
+            reply = replace(block, failure=failure, waiting=waiting, computing=computing)
+            self.ranks.send(reply, 0)
 
         pipeline = self._pipeline(send)
         try:

@@ -321,6 +321,9 @@ class TestSystemArrays:
         check(pickle.loads(pickle.dumps(arrays[1:])), systems[1:])
         for places in ([2, 3, 4], [4, 0, 1], [1], [1, 3]):
             check(arrays.take(places), [systems[place] for place in places])
+        for places in ([], [-1], [3, 4, 5], [5, 0]):
+            with pytest.raises(IndexError, match="5 systems side by side"):
+                arrays.take(places)
         check(arrays[3:].followed_by(arrays[:2]), systems[3:] + systems[:2])
         assert SystemArrays.of(arrays) is arrays
         assert arrays[-1].charge is None

@@ -1,5 +1,6 @@
 """eval and relax of streams: bounded, in order, resumable, over devices and ranks; bad input."""
 
+import gzip
 import itertools
 import os
 import queue
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -22,7 +24,7 @@ from prepared import PreparedProcess, prepared_ranks
 from repository import ROOT
 
 from mdgraph.data import LabelledFrame, Provenance, write_dataset
-from mdgraph.errors import FileError, InputError, MDGraphError, prefix_errors
+from mdgraph.errors import FileError, InputError, LostRankError, MDGraphError, prefix_errors
 from mdgraph.io.formats import create_trajectory
 from mdgraph.io.structures import from_xyz, read_system
 from mdgraph.io.trajectories import Frame
@@ -35,7 +37,8 @@ from mdgraph.runs.streams.blocks import (
     TextBlock,
 )
 from mdgraph.runs.streams.pipeline import Convert, Pipeline, StreamProgress
-from mdgraph.runs.streams.reading import BlockReader, ReaderProcess
+from mdgraph.runs.streams.ranks import StreamRanks
+from mdgraph.runs.streams.reading import BlockReader, ReaderProcess, open_reader
 from mdgraph.runs.streams.sources import GrowingLines, RawFrame, StreamSource
 from mdgraph.runs.streams.workers import Worker, default_workers, parse_block, run_here
 from mdgraph.system import System, SystemArrays, total_charge
@@ -421,13 +424,64 @@ def test_a_reader_that_is_gone_is_named() -> None:
         reader.close()
 
 
+def test_a_reader_that_does_not_begin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where memory is short for what it imports: it never takes what it is to read."""
+
+    class Gone(subprocess.Popen[bytes]):
+        def __init__(self, words: list[str], **options: Any) -> None:
+            super().__init__([sys.executable, "-c", "raise SystemExit(3)"], **options)
+            self.wait()
+
+    monkeypatch.setattr(subprocess, "Popen", Gone)
+    reader = ReaderProcess(StreamSource(["-"]), 4096, 0)
+    try:
+        with pytest.raises(MDGraphError, match=r"reads frames ended \(status 3\)"):
+            reader.read(lambda block: None)
+    finally:
+        reader.close()
+
+
+def test_few_frames_start_no_reader(
+    frames_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though there are workers; those of a pipe, or that grow or are compressed, may be many."""
+
+    class Started(Exception):  # noqa: N818
+        pass
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        raise Started
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+
+    def reads_here(*paths: Path | str, wait_s: float = 0.0, has_workers: bool = True) -> bool:
+        source = StreamSource([str(path) for path in paths], wait_s)
+        try:
+            open_reader(source, 4096, 0, nothing, has_workers=has_workers)
+        except Started:
+            return False
+        return True
+
+    packed, large = tmp_path / "packed.xyz.gz", tmp_path / "large.xyz"
+    packed.write_bytes(gzip.compress(frames_file.read_bytes()))
+    with large.open("wb") as file:
+        file.truncate(5_000_000)
+    assert reads_here(frames_file, frames_file)
+    assert reads_here(f"{frames_file}@7")
+    assert not reads_here("-")
+    assert not reads_here(packed)
+    assert not reads_here(frames_file, large)
+    assert not reads_here(frames_file, wait_s=1.0)
+    assert reads_here("-", packed, large, has_workers=False)
+
+
 def test_few_frames_start_no_worker(frames_file: Path) -> None:
     """Those of one block; its worker is never called."""
-    asked: list[int] = []
+    calls: list[int] = []
 
     class Counted(Worker):
         def convert(self, *call: Any) -> Any:
-            asked.append(len(call[1].frames))
+            calls.append(len(call[1].frames))
             return run_here(*call)
 
     def convert_systems(block: FrameBlock, convert: Convert) -> SystemBlock:
@@ -442,7 +496,7 @@ def test_few_frames_start_no_worker(frames_file: Path) -> None:
             workers=[Counted()],
         )
         pipeline.run(BlockReader(Frames(count), 10, 0, pipeline.check).read)
-        assert asked == {10: [], 25: [10, 5]}[count]
+        assert calls == {10: [], 25: [10, 5]}[count]
 
 
 def test_workers_without_a_word_are_for_gpus_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,7 +530,10 @@ def test_frames_parsed_together_are_those_one_by_one(charge: float | None) -> No
         f"{POINT}\nH x 2 3",
         f'Lattice="5 0 0 5 0 0 0 0 5" {POINT} pbc="T T T"\nH 1 2 3',
         f'Lattice="5 0 0 0 0 0 0 0 5" {POINT} pbc="T T T"\nH 1 2 3',
-        f'Lattice="1e9 0 0 0 5 0 0 0 5" {POINT} pbc="T T T"\nH 1 2 3',
+        *(
+            f'Lattice="{far} 0 0 0 5 0 0 0 5" {POINT} pbc="T T T"\nH 1 2 3'
+            for far in ("1e9", "1e200", "1e999")
+        ),
     ]
     for texts in (common, *([*common, other, *common] for other in others)):
         frames = []
@@ -788,11 +845,78 @@ def test_lines_taken_together_are_those_one_by_one() -> None:
         taken = buffered(size)
         for _ in range(first):
             taken.readline(100)
-        part = lines[first : first + count]
-        whole = len(part) == count and all(line.strip() for line in part) and b"last" not in part
-        assert taken.take(count) == (b"".join(part) if whole else None), (size, first, count)
-        rest = lines[first + count if whole else first :]
+        expected = list(
+            itertools.takewhile(
+                lambda line: line.strip() and line.endswith(b"\n"), lines[first : first + count]
+            )
+        )
+        parts: list[bytes] = []
+        number = 0
+        while number < count:
+            more, part = taken.take(count - number)
+            assert part.count(b"\n") == more
+            if more == 0:
+                break
+            parts.append(part)
+            number += more
+        assert b"".join(parts) == b"".join(expected), (size, first, count)
+        assert number == len(expected)
+        rest = lines[first + number :]
         assert taken.readline(100) == (rest[0] if rest else b"")
+
+
+def test_a_large_frame_of_a_pipe_takes_linear_time() -> None:
+    """Though it comes in many parts, and is longer than the longest line."""
+    rows = 4096 * b"H 0.0 0.0 0.0\n"
+    text = b"%d\nProperties=species:S:1:pos:R:3\n" % (4096 * 350) + 350 * rows
+    parts = iter([text[start : start + 4096] for start in range(0, len(text), 4096)])
+    began = time.thread_time()
+    (frame,) = frame_texts(Path("pipe"), BufferedLines(lambda: next(parts, b"")))
+    assert time.thread_time() - began < 4.0  # 0.1; a copy of all at each part takes a minute
+    assert frame.content == text
+
+
+def test_numbers_of_atoms_that_no_pipe_has() -> None:
+    """They end at once where nothing could hold them, and else with the first frame that lacks."""
+    given = 0
+
+    def endless() -> bytes:
+        nonlocal given
+        given += 1
+        return b"1000000000000\n\n" if given == 1 else 1000 * b"H 0 0 0\n"
+
+    with pytest.raises(FileError, match=r"line 1: 1,000,000,000,000 atoms are declared, more than"):
+        next(frame_texts(Path("pipe"), BufferedLines(endless)))
+    assert given == 1
+    parts = iter([b"1000000000\n\nH 0 0 0\n", b"H 0 0 0"])
+    with pytest.raises(FileError, match=r"line 5: the line of atom 3 of .* is missing"):
+        next(frame_texts(Path("pipe"), BufferedLines(lambda: next(parts, b""))))
+
+
+def test_a_line_without_an_end_is_not_waited_for() -> None:
+    """Which a row may be, too; no more of it is kept than the longest line."""
+    given = 0
+
+    def endless() -> bytes:
+        nonlocal given
+        given += 1
+        return b"2\n\nH 0 0 0\n" if given == 1 else (1 << 20) * b"x"
+
+    with pytest.raises(FileError, match="line 4: it is longer than 16,777,216 bytes"):
+        next(frame_texts(Path("pipe"), BufferedLines(endless)))
+    assert given <= 18
+
+
+def test_a_compressed_frame_may_have_more_atoms_than_bytes(tmp_path: Path) -> None:
+    """Its bound is what it unpacks to."""
+    path = tmp_path / "crystal.xyz.gz"
+    path.write_bytes(gzip.compress(b"5000\n\n" + 5000 * b"H 0 0 0\n"))
+    assert path.stat().st_size < 5000
+    (frame,) = StreamSource([str(path)]).frames(nothing, nothing)
+    assert frame.atoms == 5000
+    path.write_bytes(gzip.compress(b"50000\n\n" + 5000 * b"H 0 0 0\n"))
+    with pytest.raises(FileError, match="50,000 atoms are declared, and the file has 40,007 bytes"):
+        next(StreamSource([str(path)]).frames(nothing, nothing))
 
 
 def test_frames_are_taken_before_what_follows_them() -> None:
@@ -945,7 +1069,7 @@ def test_a_slow_device_leaves_blocks_to_quicker_ranks() -> None:
     assert pipeline.computing == {"rank 1 cuda": 0.5}
     progress = StreamProgress("eval", 0)
     said = progress.sentence({"reading": 0.9}, pipeline.computing)
-    assert said.endswith("reading 90 %; GPUs compute: rank 1 cuda 50 %")
+    assert said.endswith("reading 90 %; GPUs compute in graphs: rank 1 cuda 50 %")
     progress.close()
 
 
@@ -967,6 +1091,65 @@ def test_a_rank_has_a_block_for_each_of_its_stages() -> None:
     )
     pipeline.run(BlockReader(Frames(400), 10, 0, pipeline.check).read)
     assert 4 <= rank.most <= 5
+
+
+def test_a_rank_that_is_lost_at_the_end_leaves_no_process() -> None:
+    """Other ranks, the reader and the workers are ended all the same."""
+    ends: list[str] = []
+
+    class LostRank(QuickRank):
+        def end(self, *, failed: bool) -> None:
+            ends.append(self.name)
+            raise LostRankError("Rank 0 of 3 lost another one.")
+
+    class ClosedWorker(WorkerHere):
+        def close(self) -> None:
+            ends.append("worker")
+
+    ranks = [LostRank(), LostRank()]
+    ranks[1].name = "rank 2"
+    pipeline = Pipeline(
+        parse=parse,
+        evaluators={"a": evaluator(lambda number: 0.0)},
+        text=text,
+        write=lambda block: None,
+        links=ranks,
+        workers=[ClosedWorker(), ClosedWorker()],  # type: ignore[list-item]
+    )
+    before = threading.active_count()
+    with pytest.raises(LostRankError, match="lost another one"):
+        pipeline.run(
+            BlockReader(Frames(100), 10, 0, pipeline.check).read, lambda: ends.append("reader")
+        )
+    assert sorted(ends) == ["rank 1", "rank 2", "reader", "worker", "worker"]
+    assert threading.active_count() == before
+
+
+def test_messages_of_ranks_are_memory_that_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else PyTorch warns, and no thread may set aside warnings, which are those of all threads."""
+    import torch
+    from torch import distributed
+
+    messages: list[bytes] = []
+    filters = [*warnings.filters]
+
+    def from_numpy(array: Any) -> Any:
+        assert array.flags.writeable
+        return torch.tensor(array)
+
+    def send(tensor: Any, other: int) -> None:
+        assert warnings.filters == filters
+        messages.append(bytes(tensor.numpy()))
+
+    monkeypatch.setattr(torch, "from_numpy", from_numpy)
+    monkeypatch.setattr(distributed, "send", send)
+    frames = PackedFrames(b"packed", 1)
+    for block in (FrameBlock(0, 0, frames), TextBlock(0, 0, bytearray(b"packed"), [6])):
+        messages.clear()
+        StreamRanks(0, 2).send(block, 1)
+        *_, content = messages
+        assert content == b"packed"
+        assert len(messages) == 4
 
 
 def test_an_error_keeps_its_place() -> None:

@@ -153,8 +153,8 @@ class TextBlock:
     computing: Mapping[str, float] = field(default_factory=dict)
 
     def __reduce_ex__(self, protocol: Any) -> Any:  # which need not copy the bytes
-        told = (self.ends, self.notes, self.failure, self.waiting, self.computing)
-        return TextBlock, (self.number, self.first, pickle.PickleBuffer(self.content), *told)
+        rest = (self.ends, self.notes, self.failure, self.waiting, self.computing)
+        return TextBlock, (self.number, self.first, pickle.PickleBuffer(self.content), *rest)
 
     def __len__(self) -> int:
         return len(self.ends)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 from tqdm import tqdm
@@ -204,17 +204,21 @@ class Pipeline:
             raise
         finally:
             sys.setswitchinterval(interval)
-            failed = self._failure is not None
             end = time.monotonic() + _PATIENCE
-            for thread in senders:
-                thread.join(max(0.0, end - time.monotonic()))
-            for link in self._links:
-                link.end(failed=failed)
-            end_reading()
-            for worker in self._workers.values():
-                worker.close()
-            for thread in threads:
-                thread.join(max(0.0, end - time.monotonic()))
+
+            def join(stage: threading.Thread) -> None:
+                stage.join(max(0.0, end - time.monotonic()))
+
+            with ExitStack() as stack:  # the last comes first; all come, whichever of them fails
+                for thread in threads:
+                    stack.callback(join, thread)
+                for worker in self._workers.values():
+                    stack.callback(worker.close)
+                stack.callback(end_reading)
+                for link in self._links:
+                    stack.callback(link.end, failed=self._failure is not None)
+                for thread in senders:
+                    stack.callback(join, thread)
         if self._failure is not None:
             raise self._failure
 
@@ -266,7 +270,7 @@ class Pipeline:
             change()
             self._changed.notify_all()
 
-    def _taken(
+    def _next_item(
         self,
         stage: str | None,
         ready: Callable[[], bool],
@@ -348,7 +352,7 @@ class Pipeline:
         def take() -> SystemBlock:
             return self._systems.pop(self._order.popleft())
 
-        while (block := self._taken(name, ready, take, ended)) is not None:
+        while (block := self._next_item(name, ready, take, ended)) is not None:
             with self._at_work(name):
                 results = evaluate(block)
             self._put(lambda results=results: self._keep_results(results))  # type: ignore[misc]
@@ -365,7 +369,7 @@ class Pipeline:
     def _sending(self, link: RankLink) -> None:
         while True:
             self._wait(None, lambda: self._under_way[link.name] < self._linked)
-            block = self._taken(
+            block = self._next_item(
                 None, lambda: bool(self._raw), self._raw.popleft, lambda: self._all_read
             )
             if block is None:
@@ -452,14 +456,14 @@ class StreamProgress:
 
         Args:
             waiting: share of its time that each stage waits for others.
-            computing: share of the time that each GPU computes, by its own clock.
+            computing: share of the time that each GPU replays graphs, by its own clock.
         """
         speed = self.frames / max(time.monotonic() - self._began, 1e-9)
         text = (
             f"{self._title}: {self.frames:,} frames, {speed:,.4g} a second; share of its time that "
             f"each stage waits for others: {shares_text(waiting)}"
         )
-        return text + (f"; GPUs compute: {shares_text(computing)}" if computing else "")
+        return text + (f"; GPUs compute in graphs: {shares_text(computing)}" if computing else "")
 
     def close(self) -> None:
         """Leaves the bar as it stands."""

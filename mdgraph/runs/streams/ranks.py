@@ -6,7 +6,6 @@ texts of a block, goes as it lies in memory.
 
 import itertools
 import pickle
-import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mdgraph.devices import ProcessRank
 from mdgraph.errors import LostRankError, MDGraphError
@@ -64,16 +64,25 @@ class StreamRanks(ProcessRank):
         raise MDGraphError(f"Rank {number}: {sentence}")
 
     def send(self, message: object, other: int) -> None:
-        """Gives another rank a message; raises LostRankError."""
+        """Gives another rank a message; blocks until that takes it.
+
+        A message has several parts, so one thread at a time may send to a rank; several threads may
+        send to a rank each.
+
+        Args:
+            message: anything that pickles; its buffers go as they are.
+            other: number of the rank, which calls `receive`.
+
+        Raises:
+            LostRankError: that rank, or another one of the job, is gone.
+        """
         from torch import distributed
 
         buffers: list[pickle.PickleBuffer] = []
         pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
-        parts = [np.frombuffer(pickled, dtype=np.uint8)]
-        parts += [np.frombuffer(part.raw(), dtype=np.uint8) for part in buffers]
+        parts = [_writable(pickled), *(_writable(buffer.raw()) for buffer in buffers)]
         sizes = [len(part) for part in parts]
-        with self.naming_lost(_ADVICE), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that bytes are no memory to write to
+        with self.naming_lost(_ADVICE):
             distributed.send(torch.tensor([len(sizes)]), other)
             distributed.send(torch.tensor(sizes), other)
             for part in filter(len, parts):
@@ -103,6 +112,12 @@ class StreamRanks(ProcessRank):
             if message == "done":
                 return
             put(replace(message, number=number))
+
+
+def _writable(content: bytes | memoryview) -> NDArray[np.uint8]:
+    """Bytes as an array, copied where they are read-only, of which PyTorch makes no tensor."""
+    array = np.frombuffer(content, dtype=np.uint8)
+    return array if array.flags.writeable else array.copy()
 
 
 class LinkedRank:

@@ -12,8 +12,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -38,17 +38,17 @@ class BlockReader:
     """
 
     def __init__(
-        self, source: StreamSource, atoms: int, held: int, check: Callable[[], None]
+        self, source: StreamSource, atoms: int, results: int, check: Callable[[], None]
     ) -> None:
         """Reads nothing yet.
 
         Args:
             source: of the frames.
             atoms: of a block, at least.
-            held: frames that are written already; blocks before the last of them are left out.
+            results: frames that are written already; blocks before the last of them are left out.
             check: see `StreamSource.frames`.
         """
-        self._source, self._atoms, self._held, self._check = source, atoms, held, check
+        self._source, self._atoms, self._results, self._check = source, atoms, results, check
         self._put: Callable[[FrameBlock], None]
         self._block: list[RawFrame] = []
         self._filled = self._number = self.frames = 0
@@ -65,10 +65,10 @@ class BlockReader:
         except MDGraphError as error:
             failure = error
         self._flush()
-        if failure is None and self.frames < self._held:
+        if failure is None and self.frames < self._results:
             failure = InputError(
-                f"The input has {self.frames:,} frames, and results of {self._held:,} are written "
-                "already; give the input that they are of."
+                f"The input has {self.frames:,} frames, and results of {self._results:,} are "
+                "written already; give the input that they are of."
             )
         if failure is None and self.frames == 0:
             failure = InputError("The input holds no frames; give some.")
@@ -79,7 +79,7 @@ class BlockReader:
         block, first = self._block, self.frames
         self.frames += len(block)
         self._block, self._filled = [], 0
-        if not block or self.frames < self._held:
+        if not block or self.frames < self._results:
             return
         self._put(FrameBlock(self._number, first, block))
         self._number += 1
@@ -91,13 +91,13 @@ class BlockReader:
 class ReaderProcess:
     """A process that reads; see BlockReader."""
 
-    def __init__(self, source: StreamSource, atoms: int, held: int) -> None:
-        """Starts it; it reads no more than a block ahead.
+    def __init__(self, source: StreamSource, atoms: int, results: int) -> None:
+        """Starts it; it imports modules, and reads from `read` on, no more than a block ahead.
 
         Args:
             source: of the frames.
             atoms: of a block, at least.
-            held: see BlockReader.
+            results: see BlockReader.
         """
         own, control = os.pipe()
         # Ctrl-C comes to the process that started it alone, but only its session has the terminal.
@@ -115,31 +115,39 @@ class ReaderProcess:
             os.close(own)
         widen(self._process.stdout)
         self._control = os.fdopen(control, "wb")
-        send(self._control, (source, atoms, held))
+        self._arguments = source, atoms, results
 
     def read(self, put: Callable[[FrameBlock], None]) -> None:
         """See BlockReader.
 
         Raises:
-            MDGraphError: the process is gone.
+            MDGraphError: the process is gone, also before it has begun.
             RuntimeError: anything that is no error of the input.
         """
         assert self._process.stdout is not None
+        with self._naming_end():
+            send(self._control, self._arguments)
         while True:
-            try:
-                message, said = pickle.load(self._process.stdout)
-            except (OSError, EOFError, pickle.UnpicklingError) as error:
-                raise MDGraphError(
-                    f"The process that reads frames ended (status {self._process.wait()}), as it "
-                    "does where memory is short; what is written is whole, so go on with --resume."
-                ) from error
-            for text in said:
+            with self._naming_end():
+                message, logged = pickle.load(self._process.stdout)
+            for text in logged:
                 say_once(*text)
             if isinstance(message, BaseException):
                 raise message
             if message is None:
                 return
             put(message)
+
+    @contextmanager
+    def _naming_end(self) -> Iterator[None]:
+        """Raises MDGraphError where a message fails in the block, as the process is gone."""
+        try:
+            yield
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            raise MDGraphError(
+                f"The process that reads frames ended (status {self._process.wait()}), as it "
+                "does where memory is short; what is written is whole, so go on with --resume."
+            ) from error
 
     def close(self) -> None:
         """Ends the process at once; of no effect on one that is gone."""
@@ -151,12 +159,34 @@ class ReaderProcess:
                     pipe.close()
 
 
+def open_reader(
+    source: StreamSource,
+    atoms: int,
+    results: int,
+    check: Callable[[], None],
+    *,
+    has_workers: bool,
+) -> BlockReader | ReaderProcess:
+    """What reads a stream: a process where workers parse, but of small files, which start none.
+
+    Args:
+        source: of the frames.
+        atoms: of a block, at least.
+        results: see BlockReader.
+        check: likewise.
+        has_workers: whether other processes parse.
+    """
+    if has_workers and not source.is_small():
+        return ReaderProcess(source, atoms, results)
+    return BlockReader(source, atoms, results, check)
+
+
 def serve() -> None:
     """Reads for the process that started this one, until one of them ends."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     control = os.fdopen(int(sys.argv[1]), "rb")
-    source, atoms, held = pickle.load(control)
+    source, atoms, results = pickle.load(control)
 
     def end_with_starter() -> None:
         control.read()  # nothing comes but the end
@@ -169,15 +199,15 @@ def serve() -> None:
     logging.getLogger().addHandler(messages)
 
     def put(message: Any) -> None:
-        said, messages.texts = messages.texts, []
-        send(blocks, (message, said))
+        logged, messages.texts = messages.texts, []
+        send(blocks, (message, logged))
 
     def put_block(block: FrameBlock) -> None:
         failure = None if block.failure is None else MDGraphError(str(block.failure))
         put(replace(block, frames=PackedFrames.of(block.frames), failure=failure))
 
     try:
-        BlockReader(source, atoms, held, lambda: None).read(put_block)
+        BlockReader(source, atoms, results, lambda: None).read(put_block)
         put(None)
     except BrokenPipeError:
         pass

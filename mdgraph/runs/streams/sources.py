@@ -4,6 +4,7 @@ Extended XYZ from standard input or a file, H5MD trajectories and data sets are 
 the first two also while they grow. Files of other formats are read whole.
 """
 
+import io
 import os
 import select
 import stat
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from mdgraph.data.dataset import is_dataset, open_dataset
 from mdgraph.errors import prefix_errors
-from mdgraph.io.files import disk_failures, readable_file
+from mdgraph.io.files import COMPRESSIONS, disk_failures, readable_file
 from mdgraph.io.formats import format_of, read_trajectory
 from mdgraph.io.structures import is_xyz, read_systems, split_frame
 from mdgraph.io.xyz import BufferedLines, FrameText, frame_texts, open_xyz
@@ -30,6 +31,9 @@ _POLL: Final = 0.2
 
 _PART: Final = 1 << 18
 """Bytes that are read at a time."""
+
+_SMALL: Final = 1 << 22
+"""Bytes that a thread reads in less than 0.1 s: some 70,000 atoms as extended XYZ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +72,15 @@ class StreamSource:
             if name != STANDARD_INPUT:
                 readable_file(split_frame(name)[0], "a structure")
 
+    def is_small(self) -> bool:
+        """Whether all is in plain files that are read in no time, and that nobody waits for."""
+        names = [split_frame(name)[0] for name in self.paths if name != STANDARD_INPUT]
+        if self.wait_s or len(names) < len(self.paths):
+            return False
+        if any(path.suffix.lower() in COMPRESSIONS for path in names):
+            return False
+        return sum(path.stat().st_size for path in names if path.exists()) <= _SMALL
+
     def frames(self, idle: Callable[[], None], check: Callable[[], None]) -> Iterator[RawFrame]:
         """Yields all frames in order.
 
@@ -103,8 +116,10 @@ class StreamSource:
                 yield from _of_xyz(path, GrowingLines(file.fileno(), self.wait_s, idle, check))
         elif is_xyz(path):
             with closing(open_xyz(path)) as file, disk_failures(path, "read"):
-                size = None if self.wait_s else path.stat().st_size
-                yield from _of_xyz(path, BufferedLines(lambda: file.read(_PART)), size)
+                size = file.seek(0, io.SEEK_END)  # what a compressed one unpacks to
+                file.seek(0)
+                lines = BufferedLines(lambda: file.read(_PART))
+                yield from _of_xyz(path, lines, None if self.wait_s else size)
         else:
             yield from _of_systems(name, read_systems(name))
 

@@ -52,7 +52,7 @@ def parse_block(block: FrameBlock, charge: float | None = None) -> SystemBlock:
     names = [frame.name for frame in block.frames]
     contents = [frame.content for frame in block.frames]
     plain = [None if isinstance(one, System) else parse_plain_frame(one) for one in contents]
-    arrays = _parsed_together(plain, charge)
+    arrays = _parse_together(plain, charge)
     if arrays is not None:
         charges = np.nan_to_num(arrays.charges) if charge is None else np.zeros(len(arrays))
         uncharged = bool(np.isnan(arrays.charges).any())
@@ -72,7 +72,7 @@ def parse_block(block: FrameBlock, charge: float | None = None) -> SystemBlock:
     return SystemBlock(block.number, block.first, names[: len(made)], parsed, failure, uncharged)
 
 
-def _parsed_together(
+def _parse_together(
     plain: Sequence[PlainFrame | None], charge: float | None
 ) -> SystemArrays | None:
     """Systems with their own charges; None where each must be made and checked by itself."""
