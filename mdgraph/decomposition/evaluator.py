@@ -1,6 +1,6 @@
 """DecomposedEvaluator: evaluates one system in several domains, layer by layer.
 
-What costs, features and their products (59 KB an atom at 128 channels and two layers), is
+What costs, features and their products (54 of 59 KB an atom at 128 channels and two layers), is
 divided: a domain evaluates its own atoms, and receives features of the atoms around it before
 every sum over neighbors, and their gradients on the way back. Forces on these atoms go back to
 their owners in one sum. What does not cost, positions and velocities and all that a step does with
