@@ -158,7 +158,8 @@ class BufferedLines:
 
     def readline(self, size: int, /) -> bytes:
         """The next line, its first `size` bytes, or what is left at the end; empty after that."""
-        self._fill(size)
+        if self._next == len(self._ends):
+            self._fill(size)
         has_end = self._next < len(self._ends)
         end = int(self._ends[self._next]) if has_end else len(self._buffer)
         if end - self._start > size:
@@ -179,10 +180,11 @@ class BufferedLines:
             How many lines, and their bytes, less than 16 MiB. None are taken where the next one is
             blank, very long or without an end, which `readline` tells.
         """
-        self._fill(_LONGEST_LINE)
+        if self._next == len(self._ends):
+            self._fill(_LONGEST_LINE)
         last = min(self._next + count, len(self._ends))
-        if last > self._next and self._ends[last - 1] - self._start >= _LONGEST_LINE:
-            last = int(np.searchsorted(self._ends, self._start + _LONGEST_LINE))
+        if len(self._buffer) - self._start >= _LONGEST_LINE:
+            last = min(last, int(np.searchsorted(self._ends, self._start + _LONGEST_LINE)))
         if last == self._next:
             return 0, b""
         end = int(self._ends[last - 1])
