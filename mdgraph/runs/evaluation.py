@@ -36,6 +36,7 @@ from mdgraph.runs.streams.blocks import (
     ResultBlock,
     SystemBlock,
     TextBlock,
+    with_plain_failure,
 )
 from mdgraph.runs.streams.pipeline import Convert, Pipeline, StreamProgress
 from mdgraph.runs.streams.ranks import LinkedRank, ServiceEnded, StreamRanks
@@ -451,13 +452,10 @@ class _Stream:
         """Evaluates for rank 0 until that ends; raises SystemExit, or LostRankError."""
 
         def send(block: TextBlock) -> None:
-            failure = block.failure
-            if failure is not None:
-                failure = MDGraphError(str(failure))  # others may not be pickled
             waiting = {name: pipeline.clocks[name].share for name in self.works}
             computing = self._computing(pipeline)
-            reply = replace(block, failure=failure, waiting=waiting, computing=computing)
-            self.ranks.send(reply, 0)
+            reply = replace(block, waiting=waiting, computing=computing)
+            self.ranks.send(with_plain_failure(reply), 0)
 
         pipeline = self._pipeline(send)
         try:

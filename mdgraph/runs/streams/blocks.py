@@ -6,9 +6,9 @@ is what a stream costs. No torch, which processes that read, parse and format do
 
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,3 +164,12 @@ class TextBlock:
         end = len(self) if end is None else end
         first, last = (self.ends[place - 1] if place else 0 for place in (start, end))
         return memoryview(self.content)[first:last]
+
+
+Block = TypeVar("Block", FrameBlock, SystemBlock, ResultBlock, TextBlock)
+
+
+def with_plain_failure(block: Block) -> Block:
+    """The same, with a failure that can be pickled: of it the sentence alone is kept."""
+    failure = block.failure
+    return block if failure is None else replace(block, failure=MDGraphError(str(failure)))

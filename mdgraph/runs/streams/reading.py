@@ -5,24 +5,19 @@ them, and all others hand on bytes. It reads the standard input that it inherits
 process that started it, however that ends, and leaves signals to that one.
 """
 
-import logging
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from mdgraph.errors import InputError, MDGraphError
-from mdgraph.processes import SAME_MODULES, module_path
-from mdgraph.runs.streams.blocks import FrameBlock, PackedFrames
+from mdgraph.runs.streams.blocks import FrameBlock, PackedFrames, with_plain_failure
 from mdgraph.runs.streams.sources import STANDARD_INPUT, RawFrame, StreamSource
-from mdgraph.runs.streams.workers import KeptMessages, say_once, send, widen
-from mdgraph.signals import SIGNALS
+from mdgraph.runs.streams.workers import Answers, StreamProcess
 
 _SERVE: Final = "from mdgraph.runs.streams.reading import serve; serve()"
 
@@ -88,8 +83,11 @@ class BlockReader:
         """Nothing is to be ended here."""
 
 
-class ReaderProcess:
+class ReaderProcess(StreamProcess):
     """A process that reads; see BlockReader."""
+
+    name = "The process that reads frames"
+    advice = "--resume"
 
     def __init__(self, source: StreamSource, atoms: int, results: int) -> None:
         """Starts it; it imports modules, and reads from `read` on, no more than a block ahead.
@@ -99,22 +97,17 @@ class ReaderProcess:
             atoms: of a block, at least.
             results: see BlockReader.
         """
+        super().__init__()
         own, control = os.pipe()
         # Ctrl-C comes to the process that started it alone, but only its session has the terminal.
         typed = STANDARD_INPUT in source.paths and os.isatty(0)
+        stdin = None if STANDARD_INPUT in source.paths else subprocess.DEVNULL
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, *SAME_MODULES, "-c", _SERVE, str(own)],
-                stdin=None if STANDARD_INPUT in source.paths else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                pass_fds=[own],
-                env=os.environ | {"PYTHONPATH": module_path(), "OMP_NUM_THREADS": "1"},
-                start_new_session=not typed,
-            )
+            words = ("-c", _SERVE, str(own))
+            self._start(*words, stdin=stdin, pass_fds=[own], start_new_session=not typed)
         finally:
             os.close(own)
-        widen(self._process.stdout)
-        self._control = os.fdopen(control, "wb")
+        self._calls = os.fdopen(control, "wb")
         self._arguments = source, atoms, results
 
     def read(self, put: Callable[[FrameBlock], None]) -> None:
@@ -124,39 +117,9 @@ class ReaderProcess:
             MDGraphError: the process is gone, also before it has begun.
             RuntimeError: anything that is no error of the input.
         """
-        assert self._process.stdout is not None
-        with self._naming_end():
-            send(self._control, self._arguments)
-        while True:
-            with self._naming_end():
-                message, logged = pickle.load(self._process.stdout)
-            for text in logged:
-                say_once(*text)
-            if isinstance(message, BaseException):
-                raise message
-            if message is None:
-                return
-            put(message)
-
-    @contextmanager
-    def _naming_end(self) -> Iterator[None]:
-        """Raises MDGraphError where a message fails in the block, as the process is gone."""
-        try:
-            yield
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            raise MDGraphError(
-                f"The process that reads frames ended (status {self._process.wait()}), as it "
-                "does where memory is short; what is written is whole, so go on with --resume."
-            ) from error
-
-    def close(self) -> None:
-        """Ends the process at once; of no effect on one that is gone."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._control, self._process.stdout):
-            if pipe is not None:
-                with suppress(OSError):  # of arguments that it did not take any more
-                    pipe.close()
+        self._send(self._arguments)
+        while (block := self._receive()) is not None:
+            put(block)
 
 
 def open_reader(
@@ -183,8 +146,7 @@ def open_reader(
 
 def serve() -> None:
     """Reads for the process that started this one, until one of them ends."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    answers = Answers()
     control = os.fdopen(int(sys.argv[1]), "rb")
     source, atoms, results = pickle.load(control)
 
@@ -193,24 +155,16 @@ def serve() -> None:
         os._exit(0)
 
     threading.Thread(target=end_with_starter, daemon=True).start()
-    blocks = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what any library prints is no block
-    messages = KeptMessages()
-    logging.getLogger().addHandler(messages)
 
-    def put(message: Any) -> None:
-        logged, messages.texts = messages.texts, []
-        send(blocks, (message, logged))
-
-    def put_block(block: FrameBlock) -> None:
-        failure = None if block.failure is None else MDGraphError(str(block.failure))
-        put(replace(block, frames=PackedFrames.of(block.frames), failure=failure))
+    def put(block: FrameBlock) -> None:
+        answers.give(with_plain_failure(replace(block, frames=PackedFrames.of(block.frames))))
 
     try:
-        BlockReader(source, atoms, results, lambda: None).read(put_block)
-        put(None)
+        BlockReader(source, atoms, results, lambda: None).read(put)
+        answers.give(None)
     except BrokenPipeError:
         pass
     except Exception as error:  # noqa: BLE001  # raised again where it was started
-        put(RuntimeError(f"{type(error).__name__} in the process that reads frames: {error}"))
+        name = type(error).__name__
+        answers.give(RuntimeError(f"{name} in the process that reads frames: {error}"))
     os._exit(0)

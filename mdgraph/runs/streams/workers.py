@@ -13,9 +13,8 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from typing import IO, Any, Final, TypeVar
 
@@ -32,6 +31,7 @@ from mdgraph.runs.streams.blocks import (
     ResultBlock,
     SystemBlock,
     TextBlock,
+    with_plain_failure,
 )
 from mdgraph.signals import SIGNALS
 from mdgraph.system import System, SystemArrays, total_charge
@@ -129,11 +129,85 @@ def run_here(convert: Callable[[Given], Made], block: Given) -> Made:
     return convert(block)
 
 
-class Worker:
-    """A process that converts frames; it starts with its first call."""
+class StreamProcess:
+    """A process that gets and gives pickled messages; see `Answers` for its side.
+
+    Attributes:
+        name: for people, how its end is told.
+        advice: what to do where it is gone.
+    """
+
+    name: str
+    advice: str
 
     def __init__(self) -> None:
+        """Starts nothing yet."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._calls: IO[bytes] | None = None
+
+    def _start(self, *words: str, **options: Any) -> None:
+        """Runs Python on some words, with a pipe for answers; its standard input, if one, is it."""
+        self._process = subprocess.Popen(
+            [sys.executable, *SAME_MODULES, *words],
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": module_path(), "OMP_NUM_THREADS": "1"},
+            **options,
+        )
+        widen(self._process.stdin, self._process.stdout)
+        self._calls = self._process.stdin
+
+    def _send(self, message: object) -> None:
+        """Gives it a message; raises MDGraphError where it is gone."""
+        assert self._calls is not None
+        with self._naming_end():
+            send(self._calls, message)
+
+    def _receive(self) -> Any:
+        """Waits for its next message, and logs what it has logged.
+
+        Raises:
+            MDGraphError: the process is gone.
+            Exception: anything that it gave as one.
+        """
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with self._naming_end():
+            message, logged = pickle.load(self._process.stdout)
+        for text in logged:
+            say_once(*text)
+        if isinstance(message, BaseException):
+            raise message
+        return message
+
+    @contextmanager
+    def _naming_end(self) -> Iterator[None]:
+        """Raises MDGraphError where a message fails in the block, as the process is gone."""
+        try:
+            yield
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            assert self._process is not None
+            raise MDGraphError(
+                f"{self.name} ended (status {self._process.wait()}), as it does where memory is "
+                f"short; what is written is whole, so go on with {self.advice}."
+            ) from error
+
+    def close(self) -> None:
+        """Ends the process at once; of no effect on one that is gone, or not begun."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._calls, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):  # of a message that it did not take any more
+                    pipe.close()
+
+
+class Worker(StreamProcess):
+    """A process that converts frames; it starts with its first call."""
+
+    name = "A process that reads and formats frames"
+    advice = "--resume, and fewer --workers"
 
     def convert(self, convert: Callable[[Given], Made], block: Given) -> Made:
         """Calls a function of this module, with arguments bound or without, in the process.
@@ -143,35 +217,11 @@ class Worker:
             Exception: anything else that the function raised.
         """
         if self._process is None:
-            self._process = _started()
-        try:
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            send(self._process.stdin, (convert, block))
-            answer, messages = pickle.load(self._process.stdout)
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            raise MDGraphError(
-                f"A process that reads and formats frames ended (status {self._process.wait()}), "
-                "as it does where memory is short; what is written is whole, so go on with "
-                "--resume, and fewer --workers."
-            ) from error
-        for message in messages:
-            say_once(*message)
-        if isinstance(answer, BaseException):
-            raise answer
-        made: Made = answer
+            # In a session of its own, so that Ctrl-C comes to the process that started it alone.
+            self._start("-c", _SERVE, stdin=subprocess.PIPE, start_new_session=True)
+        self._send((convert, block))
+        made: Made = self._receive()
         return made
-
-    def close(self) -> None:
-        """Ends the process at once; of no effect on one that is gone."""
-        if self._process is None:
-            return
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(OSError):  # of a call that it did not take any more
-                    pipe.close()
 
 
 def default_workers(devices: Sequence[str]) -> int:
@@ -203,18 +253,6 @@ _PIPE: Final = 1 << 20
 """Bytes, as many as a user without privileges may ask for."""
 
 
-def _started() -> "subprocess.Popen[bytes]":
-    process = subprocess.Popen(
-        [sys.executable, *SAME_MODULES, "-c", _SERVE],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": module_path(), "OMP_NUM_THREADS": "1"},
-        start_new_session=True,  # so that Ctrl-C comes to this process alone
-    )
-    widen(process.stdin, process.stdout)
-    return process
-
-
 _said: Final[set[str]] = set()
 
 
@@ -237,30 +275,39 @@ class KeptMessages(logging.Handler):
         self.texts.append((record.name, record.levelno, record.getMessage()))
 
 
+class Answers:
+    """The side of a process that `StreamProcess` starts: where its messages go.
+
+    Signals are left to the process that started it.
+    """
+
+    def __init__(self) -> None:
+        """Takes standard output for messages, to be called once; what is printed goes to errors."""
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        self._pipe = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)  # what any library prints is no message
+        self._logged = KeptMessages()
+        logging.getLogger().addHandler(self._logged)
+
+    def give(self, message: Any) -> None:
+        """Sends a message with all that was logged since the last; raises OSError if none reads."""
+        logged, self._logged.texts = self._logged.texts, []
+        send(self._pipe, (message, logged))
+
+
 def serve() -> None:
     """Converts frames for the process that started this one, until that ends."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    calls, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what any library prints is no answer
-    messages = KeptMessages()
-    logging.getLogger().addHandler(messages)
+    answers = Answers()
     try:
         while True:
-            convert, block = pickle.load(calls)
+            convert, block = pickle.load(sys.stdin.buffer)
             answer: Any
             try:
-                answer = _picklable(convert(block))
+                answer = with_plain_failure(convert(block))
             except Exception as error:  # noqa: BLE001  # raised again where it was called
                 kind = type(error).__name__
                 answer = RuntimeError(f"{kind} in a process that converts frames: {error}")
-            send(answers, (answer, messages.texts))
-            messages.texts = []
+            answers.give(answer)
     except (EOFError, OSError, pickle.UnpicklingError):
         os._exit(0)  # the other one ended, and buffers have nobody to go to
-
-
-def _picklable(block: Any) -> Any:
-    """The same, with a failure of which nothing but the sentence is known at the other end."""
-    failure = block.failure
-    return block if failure is None else replace(block, failure=MDGraphError(str(failure)))
