@@ -245,8 +245,8 @@ def chain(data: Path, out: Path, device: str) -> Iterator[list[str]]:
             if not (out / f"{Path(liquid).stem}-{copies}.json").exists():
                 yield [sys.executable, __file__, *words[1:]]
         elif program and words[0] == "data":
-            made = {"convert": 3, "split": 3}.get(words[1])
-            if made is None or not (out / words[made]).exists():
+            makes = words[1] in ("convert", "split")
+            if not (makes and (out / words[3]).exists()):
                 yield [*PROGRAM, *words]
         elif program:
             folder = out / yaml.safe_load(Path(words[1]).read_text(encoding="utf-8"))["out"]
