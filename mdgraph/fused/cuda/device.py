@@ -195,9 +195,9 @@ def packed_polynomials(t, u, step, inside, STRIDE: tl.constexpr, MASKED: tl.cons
     c0 = read(t, inside, MASKED)
     c1 = read(t + STRIDE, inside, MASKED)
     c2 = read(t + 2 * STRIDE, inside, MASKED)
-    # 2^23 and the nine bits, as a float32 that is exact.
-    digits = (c2.to(tl.int32, bitcast=True) & 511) | 0x4B000000
-    c3 = digits.to(tl.float32, bitcast=True) - 8388864.0
+    # 2^23 and the eleven bits, as a float32 that is exact.
+    digits = (c2.to(tl.int32, bitcast=True) & 2047) | 0x4B000000
+    c3 = digits.to(tl.float32, bitcast=True) - 8389632.0
     last = u * step
     return c0 + u * (c1 + u * (c2 + last * c3)), c1 + (2.0 * u) * (c2 + (1.5 * last) * c3)
 
