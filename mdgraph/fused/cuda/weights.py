@@ -188,9 +188,9 @@ def packed(
         size = ((size - digits + 2 ** (_DIGITS - 1)) >> _DIGITS).clamp(min=0) << _DIGITS
         quadratic = (sign | size | digits).view(torch.float32)
         lost = torch.where(c2 == 0.0, 0.0, c2.double() - quadratic.double())  # zeros stay zero
-        c0 = (c0.double() + lost * reach).float()
-        c1 = (c1.double() + (c3.double() - number * step) * reach).float()
-        rows = _ended(torch.stack([c0, c1, quadratic], 1).contiguous())
+        value = c0.double() + lost * reach
+        slope = c1.double() + (c3.double() - number * step) * reach
+        rows = _ended(torch.stack([value.float(), slope.float(), quadratic], 1).contiguous())
         rows[-1, 2] = torch.tensor(2 ** (_DIGITS - 1), dtype=torch.int32).view(torch.float32)
         result.append(LayerTable(rows.to(device), factor, packed=True))
     return result, steps.tolist()
