@@ -1,5 +1,6 @@
 """Tables of message weights in fewer bytes, against the tables they come from."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 from random_networks import TENSORNET, network
 from torch import Tensor
 
+from mdgraph.checkpoints import load
 from mdgraph.fused.cuda.weights import LayerTable, packed, rounded, whole
 from mdgraph.fused.tables import RadialGrid, RadialTable, tabulated
+from mdgraph.models import TensorNetPotential
 
 CPU = torch.device("cpu")
 ONE = TENSORNET | {"layers": 1}
@@ -43,16 +46,10 @@ def test_packed_tables_follow_whole_ones(name: str) -> None:
     layers, steps = packed([table, other], CPU)
     distance = distances(table)
     far = (distance >= 0.8) & (distance < 0.8 * table.grid.cutoff)
-    interval, offset = table.grid.locate(distance)
     for source, layer in zip((table, other), layers, strict=True):
         assert (layer.terms, layer.packed) == (3, True)
         assert layer.coefficients.isfinite().all()
-        c0, c1, word = layer.coefficients[interval].unbind(1)
-        digits = (word.view(torch.int32) & 2047) - 1024
-        step = layer.stretch * torch.tensor(steps)[table.grid.zone(distance)]
-        c2, c3, u = word.double(), digits * step[:, None], offset[:, None]
-        value = c0.double() + u * (c1 + u * (c2 + u * c3))
-        slope = c1.double() + u * (2.0 * c2 + 3.0 * u * c3)
+        value, slope = read_packed(layer, steps, source, distance)
         exact = read(whole(source, CPU), source, distance)
         errors = [
             ((found - wanted).abs().amax(1) / outwards(wanted))[far].max()
@@ -70,6 +67,26 @@ def test_packed_tables_follow_whole_ones(name: str) -> None:
         slope = coefficients[:, 1] - c1 + half.square() * (digits * step[:, None] - c3)
         assert float(value.abs().max() / c0.abs().max()) < 6e-8
         assert float(slope.abs().max() / c1.abs().max()) < 6e-8
+
+
+@pytest.mark.parametrize(
+    "name", ["torchmdnet/aceff-1.1.ckpt", "matgl/TensorNet-MatPES-PBE-v2025.1-PES"]
+)
+def test_packed_tables_of_broad_potentials_keep_their_slopes(
+    name: str, reference_folder: Path
+) -> None:
+    """Their c3 are large: 15 bits of c2 and nine of c3 left 1.4e-5 and 2.1e-5."""
+    potential = load(reference_folder / name)
+    assert isinstance(potential, TensorNetPotential)
+    tables = tabulated(potential, torch.float32).layers
+    distance = distances(tables[0])
+    layers, steps = packed(tables, CPU)
+    for source, layer in zip(tables, layers, strict=True):
+        _, slope = read_packed(layer, steps, source, distance)
+        _, wanted = read(whole(source, CPU), source, distance)
+        assert float((slope - wanted).square().mean().sqrt()) < 5e-6 * float(
+            wanted.square().mean().sqrt()
+        )
 
 
 def test_rows_of_zeros_are_zero_however_they_are_packed() -> None:
@@ -92,6 +109,19 @@ def distances(table: RadialTable) -> Tensor:
     edges = table.grid.edges()
     place = torch.tensor([1e-9, 0.2, 0.5, 0.7, 1.0 - 1e-9], dtype=torch.float64)
     return (edges[:-1, None] + place * edges.diff()[:, None]).flatten()
+
+
+def read_packed(
+    layer: LayerTable, steps: list[float], table: RadialTable, distance: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Values and slopes of a packed table as kernels read them, in float64."""
+    interval, offset = table.grid.locate(distance)
+    c0, c1, word = layer.coefficients[interval].unbind(1)
+    digits = (word.view(torch.int32) & 2047) - 1024
+    step = layer.stretch * torch.tensor(steps)[table.grid.zone(distance)]
+    c2, c3, u = word.double(), digits * step[:, None], offset[:, None]
+    value = c0.double() + u * (c1 + u * (c2 + u * c3))
+    return value, c1.double() + u * (2.0 * c2 + 3.0 * u * c3)
 
 
 def read(layer: LayerTable, table: RadialTable, distance: Tensor) -> tuple[Tensor, Tensor]:
