@@ -8,23 +8,18 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 import torch
 
-from mdgraph.devices import device_named, device_names
+from mdgraph.devices import device_named, device_names, finish_gpu_work
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
 from mdgraph.engine.calculation import EvaluationResult, as_evaluator
 from mdgraph.engine.relaxation import relax
-from mdgraph.errors import InputError, MDGraphError, name_some, prefix_errors, printable
+from mdgraph.errors import InputError, MDGraphError, name_some, prefix_errors
 from mdgraph.fused.verification import say_unmeasured, self_check
-from mdgraph.io.files import AppendedFile, refuse_existing, write_atomically
-from mdgraph.io.formats import FORMATS
-from mdgraph.io.log import WrittenFrames, written_energy, written_frames
-from mdgraph.io.structures import from_xyz
 from mdgraph.memory import memory_failures
 from mdgraph.precision import precision_named
 from mdgraph.runs.config import EvalConfig, FramesConfig, RelaxConfig
@@ -36,11 +31,18 @@ from mdgraph.runs.streams.blocks import (
     ResultBlock,
     SystemBlock,
     TextBlock,
-    with_plain_failure,
 )
-from mdgraph.runs.streams.pipeline import Convert, Pipeline, StreamProgress
+from mdgraph.runs.streams.devices import DeviceProcess, DeviceService, DeviceTask
+from mdgraph.runs.streams.pipeline import (
+    Convert,
+    DeviceStages,
+    Pipeline,
+    StageClock,
+    StreamProgress,
+)
 from mdgraph.runs.streams.ranks import LinkedRank, ServiceEnded, StreamRanks
 from mdgraph.runs.streams.reading import open_reader
+from mdgraph.runs.streams.results import ResultsFile
 from mdgraph.runs.streams.sources import StreamSource
 from mdgraph.runs.streams.workers import Worker, default_workers, format_block, parse_block
 from mdgraph.runs.uncertainty import FrameUncertainty, LeastCertain
@@ -52,12 +54,6 @@ logger = logging.getLogger(__name__)
 _BLOCK: Final = {"cpu": 4096, "cuda": 32768}
 """Atoms of a block, eight full batches. It must not depend on the machine: the batches of a block
 decide the last bits."""
-
-_SAME_ENERGY: Final = 1e-4
-"""eV an atom; the same potential gives the energy of a structure anew within this, in `mixed`."""
-
-_SAME_MINIMUM: Final = 1e-2
-"""eV an atom; ways to a minimum end apart by less, also on other hardware."""
 
 
 class FrameWork(ABC):
@@ -279,11 +275,13 @@ _NAMED: Final = 8
 
 Config = TypeVar("Config", bound=FramesConfig)
 
+WorkOn = Callable[[Any, Source, torch.device], FrameWork]
+
 
 def run_stream(
     configuration: Config,
     title: str,
-    work_on: Callable[[Config, Source, torch.device], FrameWork],
+    work_on: WorkOn,
     note: Callable[[Any], None],
 ) -> FrameCounts:
     """Evaluates a stream of frames on all devices and ranks and writes the results in order.
@@ -301,27 +299,22 @@ def run_stream(
     ranks = StreamRanks.join()
     if ranks.rank:
         logging.getLogger("mdgraph").setLevel(logging.ERROR)  # rank 0 says what is the same
-    error, setup = None, None
+    error, results, stream = None, None, None
     try:
         results = ResultsFile.opened(configuration) if ranks.rank == 0 else None
         if ranks.rank == 0:
             StreamSource(configuration.structures).check_files()
-        source = read_potential(configuration)
-        if not configuration.check:
-            say_unmeasured(precision_named(configuration.precision))
-        works = {
-            name: work_on(configuration, source, device)
-            for name, device in _devices(configuration, ranks).items()
-        }
-        setup = _Stream(configuration, source, works, ranks)
+        stream = _stream_of(configuration, work_on, ranks)
     except MDGraphError as failure:
         error = failure
-    ranks.agree(error)
-    assert setup is not None
-    if results is None:
-        setup.serve()
-    assert results is not None
-    return setup.write(results, title, note)
+    with ExitStack() as stack:
+        if stream is not None:
+            stack.callback(stream.close)
+        ranks.agree(error)
+        assert stream is not None
+        if results is None:
+            _serve(stream, ranks.read_blocks, ranks.give)
+        return _write(stream, results, title, note)
 
 
 def _devices(configuration: FramesConfig, ranks: StreamRanks) -> dict[str, torch.device]:
@@ -351,41 +344,130 @@ def _devices(configuration: FramesConfig, ranks: StreamRanks) -> dict[str, torch
 
 @dataclass(frozen=True, eq=False)
 class _Stream:
-    """A stream on this rank.
+    """What evaluates the blocks of this process: a device here, or other processes.
+
+    Attributes:
+        configuration: of the command.
+        block: atoms of a block.
+        has_workers: whether other processes parse and format.
+        stages: of the device here.
+        work: what it evaluates by.
+        processes: of devices.
+        ranks: others, where this one is rank 0.
+    """
+
+    configuration: FramesConfig
+    block: int
+    has_workers: bool
+    stages: DeviceStages | None = None
+    work: FrameWork | None = None
+    processes: Sequence[DeviceProcess] = ()
+    ranks: Sequence[LinkedRank] = ()
+
+    def pipeline(self, write: Callable[[TextBlock], None]) -> Pipeline:
+        return Pipeline(write, self.stages, [*self.processes, *self.ranks])
+
+    def waiting(self, pipeline: Pipeline) -> dict[str, float]:
+        """Share of its time that each device waited, by name."""
+        own = {} if self.stages is None else {self.stages.name: self._clock(pipeline).share}
+        return own | pipeline.shares
+
+    def computing(self, pipeline: Pipeline) -> dict[str, float]:
+        """Share of the time that each GPU replays graphs, by name."""
+        if self.stages is None or self.work is None or not self.work.device_seconds:
+            return pipeline.computing
+        share = self.work.device_seconds / self._clock(pipeline).seconds
+        return {self.stages.name: share}
+
+    def _clock(self, pipeline: Pipeline) -> StageClock:
+        assert self.stages is not None
+        return pipeline.clocks[self.stages.name]
+
+    def close(self) -> None:
+        """Ends all processes; of no effect on those that have ended."""
+        for process in self.processes:
+            process.close()
+        for worker in () if self.stages is None else self.stages.workers:
+            worker.close()
+
+
+def _stream_of(configuration: FramesConfig, work_on: WorkOn, ranks: StreamRanks) -> _Stream:
+    """Makes what evaluates, here where one device and no other rank gets frames from here.
+
+    Raises:
+        MDGraphError: there is no such device, or it cannot evaluate by this potential.
+    """
+    devices = _devices(configuration, ranks)
+    types = [device.type for device in devices.values()]
+    workers = default_workers(types) if configuration.workers is None else configuration.workers
+    ahead = not StreamSource(configuration.structures, configuration.wait_s).is_small()
+    if len(devices) == 1 and (ranks.rank or ranks.count == 1):
+        (name,) = devices
+        task = DeviceTask(name, workers, ahead, (configuration, work_on, devices[name]))
+        return _evaluating_here(task)
+    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    threads = int(os.environ.get("OMP_NUM_THREADS", max(1, cores // len(devices))))
+    shares = [len(range(place, workers, len(devices))) for place in range(len(devices))]
+    with ExitStack() as stack:
+        processes = []
+        for (name, device), share in zip(devices.items(), shares, strict=True):
+            task = DeviceTask(name, share, ahead, (configuration, work_on, device))
+            process = DeviceProcess(_SERVE, task, threads)
+            stack.callback(process.close)
+            processes.append(process)
+        for process in processes:
+            process.begin()
+        stack.pop_all()
+    return _Stream(
+        configuration,
+        _BLOCK[types[0]],
+        has_workers=workers > 0,
+        processes=processes,
+        ranks=ranks.links(workers),
+    )
+
+
+def _evaluating_here(task: DeviceTask) -> _Stream:
+    """What evaluates on a device in this process; raises MDGraphError."""
+    configuration, work_on, device = task.arguments
+    with ExitStack() as stack:
+        workers = [Worker() for _ in range(task.workers)]
+        for worker in workers:
+            stack.callback(worker.close)
+            if task.ahead:  # they import modules while the potential is loaded
+                worker.start()
+        source = read_potential(configuration)
+        if not configuration.check:
+            say_unmeasured(precision_named(configuration.precision))
+        work: FrameWork = work_on(configuration, source, device)
+        stack.pop_all()
+    stages = DeviceStages(
+        name=task.device,
+        parse=_Parsing(configuration, source).parsed,
+        evaluate=work.evaluate,
+        text=text_of,
+        workers=workers,
+    )
+    return _Stream(
+        configuration, _BLOCK[device.type], has_workers=task.workers > 0, stages=stages, work=work
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Parsing:
+    """How blocks are parsed.
 
     Attributes:
         configuration: of the command.
         source: the potential.
-        works: what evaluates, by the name of the device.
-        ranks: that share the stream.
         notices: what was logged once.
     """
 
     configuration: FramesConfig
     source: Source
-    works: dict[str, FrameWork]
-    ranks: StreamRanks
     notices: list[str] = field(default_factory=list)
 
-    def _pipeline(self, write: Callable[[TextBlock], None], **options: Any) -> Pipeline:
-        def evaluator(work: FrameWork) -> Callable[[SystemBlock], ResultBlock]:
-            return lambda block: work.evaluate(block, pipeline.check)
-
-        evaluators = {name: evaluator(work) for name, work in self.works.items()}
-        count = self.configuration.workers
-        if count is None:
-            count = default_workers([work.device.type for work in self.works.values()])
-        pipeline = Pipeline(
-            parse=self._parsed,
-            evaluators=evaluators,
-            text=text_of,
-            write=write,
-            workers=[Worker() for _ in range(count)],
-            **options,
-        )
-        return pipeline
-
-    def _parsed(self, block: FrameBlock, convert: Convert) -> SystemBlock:
+    def parsed(self, block: FrameBlock, convert: Convert) -> SystemBlock:
         """The frames before the first that is broken, or that the potential cannot take."""
         parse = partial(parse_block, charge=self.configuration.charge)
         parsed: SystemBlock = convert(parse, block)
@@ -402,69 +484,88 @@ class _Stream:
                     return replace(parsed, names=names, systems=systems, failure=error)
         return parsed
 
-    def _computing(self, pipeline: Pipeline) -> dict[str, float]:
-        """Share of the time that each GPU replays graphs, by name."""
-        own = {
-            name: work.device_seconds / pipeline.clocks[name].seconds
-            for name, work in self.works.items()
-            if work.device_seconds
-        }
-        return own | pipeline.computing
 
-    def write(self, results: "ResultsFile", title: str, note: Callable[[Any], None]) -> FrameCounts:
-        """Runs the pipeline of rank 0."""
-        files = StreamSource(self.configuration.structures, self.configuration.wait_s)
-        device = next(iter(self.works.values())).device
-        links = [LinkedRank(self.ranks, other) for other in range(1, self.ranks.count)]
-        progress = StreamProgress(title, results.held.count)
+def _write(
+    stream: _Stream, results: ResultsFile, title: str, note: Callable[[Any], None]
+) -> FrameCounts:
+    """Reads, and writes what is evaluated."""
+    configuration = stream.configuration
+    files = StreamSource(configuration.structures, configuration.wait_s)
+    progress = StreamProgress(title, results.held.count)
 
-        def write(block: TextBlock) -> None:
-            written = results.append(block)
-            for mark in block.notes[len(block) - written : len(block)]:
-                note(mark)
-            progress.update(written, pipeline.waiting(), self._computing(pipeline))
-            if block.failure is not None:
-                raise block.failure
+    def write(block: TextBlock) -> None:
+        written = results.append(block)
+        for mark in block.notes[len(block) - written : len(block)]:
+            note(mark)
+        progress.update(written, pipeline.waiting(), stream.computing(pipeline))
+        if block.failure is not None:
+            raise block.failure
 
-        pipeline = self._pipeline(write, links=links)
-        reader = open_reader(
-            files,
-            _BLOCK[device.type],
-            results.held.count,
-            pipeline.check,
-            has_workers=pipeline.has_workers,
-        )
-        try:
-            pipeline.run(reader.read, reader.close)
-        except Interrupted as error:
-            if results.is_written:
-                error.add_note("go on with the same command and --resume, without --overwrite")
-                error.status = unfinished_status(error.signal)
-            raise
-        finally:
-            progress.close()
-            results.close()
-        if progress.frames > 1:
-            logger.info("%s.", progress.sentence(pipeline.waiting(), self._computing(pipeline)))
-        return FrameCounts(progress.frames, results.held.count)
+    pipeline = stream.pipeline(write)
+    reader = open_reader(
+        files,
+        stream.block,
+        results.held.count,
+        pipeline.check,
+        has_workers=stream.has_workers,
+    )
+    try:
+        pipeline.run(reader.read, reader.close)
+    except Interrupted as error:
+        if results.is_written:
+            error.add_note("go on with the same command and --resume, without --overwrite")
+            error.status = unfinished_status(error.signal)
+        raise
+    finally:
+        progress.close()
+        results.close()
+    if progress.frames > 1:
+        logger.info("%s.", progress.sentence(pipeline.waiting(), stream.computing(pipeline)))
+    return FrameCounts(progress.frames, results.held.count)
 
-    def serve(self) -> None:
-        """Evaluates for rank 0 until that ends; raises SystemExit, or LostRankError."""
 
-        def send(block: TextBlock) -> None:
-            waiting = {name: pipeline.clocks[name].share for name in self.works}
-            computing = self._computing(pipeline)
-            reply = replace(block, waiting=waiting, computing=computing)
-            self.ranks.send(with_plain_failure(reply), 0)
+def _serve(
+    stream: _Stream,
+    read: Callable[[Callable[[FrameBlock], None]], None],
+    give: Callable[[TextBlock], None],
+) -> NoReturn:
+    """Evaluates for another process until that ends; raises SystemExit, or LostRankError."""
 
-        pipeline = self._pipeline(send)
-        try:
-            pipeline.run(self.ranks.read_blocks)
-        except ServiceEnded:
-            pass
-        except Interrupted as error:
-            raise SystemExit(error.status) from error  # rank 0 says it
+    def write(block: TextBlock) -> None:
+        waiting, computing = stream.waiting(pipeline), stream.computing(pipeline)
+        give(replace(block, waiting=waiting, computing=computing))
+
+    pipeline = stream.pipeline(write)
+    try:
+        pipeline.run(read)
+    except ServiceEnded:
+        pass
+    except Interrupted as error:
+        raise SystemExit(error.status) from error  # rank 0 says it
+    raise SystemExit(0)
+
+
+_SERVE: Final = "from mdgraph.runs.evaluation import serve_device; serve_device()"
+
+
+def serve_device() -> NoReturn:
+    """Evaluates on one device for the process that started this one, until that ends."""
+    service = DeviceService()
+    stream, failure = None, None
+    try:
+        stream = _evaluating_here(service.task)
+    except MDGraphError as error:
+        failure = error
+    service.begin(failure)
+    if stream is None:
         raise SystemExit(0)
+    try:
+        _serve(stream, service.read, service.give)
+    except Exception as error:  # raised again where it was started
+        service.fail(error)
+        raise SystemExit(1) from error
+    finally:
+        finish_gpu_work()
 
 
 def text_of(block: ResultBlock, convert: Convert) -> TextBlock:
@@ -496,116 +597,3 @@ def _evaluated(
     )
     names = block.names[: len(arrays)]
     return ResultBlock(block.number, block.first, names, arrays, together, notes, failure)
-
-
-class ResultsFile:
-    """The file that a stream writes: complete frames alone, whenever it is killed.
-
-    Attributes:
-        held: frames that are in it before the stream goes on.
-    """
-
-    def __init__(self, path: Path, held: WrittenFrames, *, overwrite: bool, moves: bool) -> None:
-        """Opens nothing yet; see `opened`."""
-        self._path, self.held = path, held
-        self._overwrite, self._moves = overwrite, moves
-        self._file: AppendedFile | None = None
-        self._frames = held.count
-        self._is_checked = held.count == 0
-
-    @classmethod
-    def opened(cls, configuration: FramesConfig) -> "ResultsFile":
-        """The file that a configuration names; nothing is written.
-
-        Raises:
-            InputError: its name is that of another format.
-            FileError: it exists and may not be replaced, or holds other things than results.
-        """
-        path = Path(configuration.out)
-        suffixes = FORMATS["extxyz"].suffixes
-        if path.suffix and path.suffix.lower() not in suffixes:
-            raise InputError(
-                f"--out is {printable(path, 200)}, and extended XYZ is written; end the name in "
-                f"{' or '.join(suffixes)}."
-            )
-        held = WrittenFrames()
-        if configuration.resume:
-            held = written_frames(path)
-        else:
-            refuse_existing(path, overwrite=configuration.overwrite, option=True)
-        own = path.resolve()
-        if any(Path(name).resolve() == own for name in configuration.structures):
-            raise InputError(f"--out is {printable(path, 200)}, which is read; give another name.")
-        return cls(
-            path,
-            held,
-            overwrite=configuration.overwrite or configuration.resume,
-            moves=isinstance(configuration, RelaxConfig),
-        )
-
-    @property
-    def is_written(self) -> bool:
-        """Whether there is something to go on from."""
-        return self._frames > 0
-
-    def append(self, block: TextBlock) -> int:
-        """Writes the frames that are not there yet; returns how many.
-
-        Raises:
-            InputError: the last frame that was there is not one of this stream.
-            FileError: the disk refused; complete frames are kept.
-        """
-        start = max(0, self._frames - block.first)
-        last = self.held.count - 1 - block.first
-        if not self._is_checked and last < len(block):
-            self._check_last(bytes(block.text(last, last + 1)))
-            self._is_checked = True
-        if start >= len(block):
-            return 0
-        content = block.text(start)
-        if self._file is not None:
-            self._file.append(content)
-        elif self.held.count:
-            self._file = AppendedFile(self._path, self.held.size)
-            self._file.append(content)
-        else:
-            # At once, so that a file is replaced by results alone, and none is left empty.
-            write_atomically(
-                self._path, lambda path: path.write_bytes(content), new=not self._overwrite
-            )
-            self._file = AppendedFile(self._path, len(content))
-        self._frames += len(block) - start
-        return len(block) - start
-
-    def _check_last(self, text: bytes) -> None:
-        """Raises InputError if a frame of this stream is not the last one that was there."""
-        last = self.held.last
-        assert last is not None
-        new = replace(last, content=text, atoms=int(text.split(b"\n", 1)[0]))
-        before, now = from_xyz(last), from_xyz(new)
-        fault = None
-        if not np.array_equal(before.numbers, now.numbers):
-            fault = "has other atoms"
-        elif not np.array_equal(before.pbc, now.pbc):
-            fault = "has other periodic directions"
-        elif not self._moves and not (
-            np.array_equal(before.positions, now.positions)
-            and np.array_equal(before.cell, now.cell)
-        ):
-            fault = "has other positions or another cell"
-        else:
-            energies = written_energy(last), written_energy(new)
-            limit = _SAME_MINIMUM if self._moves else _SAME_ENERGY
-            if not abs(energies[0] - energies[1]) <= limit * len(now):
-                fault = f"has an energy of {energies[0]:.6g} eV, and {energies[1]:.6g} eV now"
-        if fault is not None:
-            raise InputError(
-                f"{self._path} holds {self.held.count:,} frames, and the last of them {fault} than "
-                "that of this input; resume with the input and the options that it began with, "
-                "or give another --out."
-            )
-
-    def close(self) -> None:
-        """Closes the file; closing twice is harmless."""
-        if self._file is not None:
-            self._file.close()

@@ -36,7 +36,7 @@ from mdgraph.runs.streams.blocks import (
     SystemBlock,
     TextBlock,
 )
-from mdgraph.runs.streams.pipeline import Convert, Pipeline, StreamProgress
+from mdgraph.runs.streams.pipeline import Convert, DeviceStages, Pipeline, StreamProgress
 from mdgraph.runs.streams.ranks import StreamRanks
 from mdgraph.runs.streams.reading import BlockReader, ReaderProcess, open_reader
 from mdgraph.runs.streams.sources import GrowingLines, RawFrame, StreamSource
@@ -286,7 +286,7 @@ def test_workers_write_what_one_process_writes(
     done = mdgraph_command(*words)
     assert done.status == 0, done.err
     assert "reading " in done.err
-    assert "2 workers " in done.err
+    assert ("2 workers " in done.err) == (devices == "cpu")  # else each process has one
     assert "batching" not in done.err
     assert out.read_bytes() == whole
     out.write_bytes(whole[: 2 * len(whole) // 3])
@@ -488,13 +488,8 @@ def test_few_frames_start_no_worker(frames_file: Path) -> None:
         return convert(lambda block: parse(block, convert), block)
 
     for count in (10, 25):
-        pipeline = Pipeline(
-            parse=convert_systems,
-            evaluators={"a": evaluator(lambda number: 0.0)},
-            text=text,
-            write=lambda block: None,
-            workers=[Counted()],
-        )
+        device = stages(evaluator(lambda number: 0.0), [Counted()], parse=convert_systems)
+        pipeline = Pipeline(lambda block: None, device)
         pipeline.run(BlockReader(Frames(count), 10, 0, pipeline.check).read)
         assert calls == {10: [], 25: [10, 5]}[count]
 
@@ -976,14 +971,23 @@ def text(block: ResultBlock, convert: Convert) -> TextBlock:
     return named(block, block.names)
 
 
-def evaluator(seconds: Callable[[int], float]) -> Callable[[SystemBlock], ResultBlock]:
-    def evaluate(block: SystemBlock) -> ResultBlock:
+Evaluate = Callable[[SystemBlock, Callable[[], None]], ResultBlock]
+
+
+def evaluator(seconds: Callable[[int], float]) -> Evaluate:
+    def evaluate(block: SystemBlock, check: Callable[[], None]) -> ResultBlock:
         time.sleep(seconds(block.number))
         return ResultBlock(
             block.number, block.first, block.names, block.systems, None, failure=block.failure
         )
 
     return evaluate
+
+
+def stages(evaluate: Evaluate, workers: Sequence[Any] = (), **others: Any) -> DeviceStages:
+    """Of a device `a`."""
+    functions: dict[str, Any] = {"parse": parse, "text": text} | others
+    return DeviceStages(name="a", evaluate=evaluate, workers=workers, **functions)
 
 
 @pytest.mark.parametrize("slow", ["evaluating", "writing"])
@@ -999,21 +1003,21 @@ def test_few_of_many_frames_are_there_at_a_time(slow: str) -> None:
         time.sleep(0.002 * (slow == "writing"))
 
     uneven = evaluator(lambda number: 0.01 * (number % 3) * (slow == "evaluating"))
-    pipeline = Pipeline(parse=parse, evaluators={"a": uneven, "b": uneven}, text=text, write=write)
+    pipeline = Pipeline(write, stages(uneven))
     reader = BlockReader(Frames(20_000), 100, 0, pipeline.check)
     pipeline.run(reader.read)
     assert written == [b"frame %d" % number for number in range(20_000)]
     assert most <= 800
     waiting = pipeline.waiting()
-    assert list(waiting) == ["reading", "batching", "a", "b", "writing"]
+    assert list(waiting) == ["reading", "batching", "a", "writing"]
     assert waiting["reading"] > 0.5
     assert (waiting["writing"] < 0.5) == (slow == "writing")
 
 
 class QuickRank:
-    """Another rank that has each block done at once; see RankLink."""
+    """Another rank that has each block done at once; see Link."""
 
-    name = "rank 1"
+    name, workers = "rank 1", 0
 
     def __init__(self) -> None:
         self.blocks: queue.Queue[FrameBlock] = queue.Queue()
@@ -1029,7 +1033,7 @@ class QuickRank:
         if self.done == 15:
             self.many.set()
         text = named(block, [frame.name for frame in block.frames])
-        return replace(text, waiting={"cuda": 0.25}, computing={"cuda": 0.5})
+        return replace(text, waiting={"rank 1 cuda": 0.25}, computing={"rank 1 cuda": 0.5})
 
     def end(self, *, failed: bool) -> None:
         assert not failed
@@ -1045,26 +1049,29 @@ class WorkerHere:
         pass
 
 
+class SlowDevice(QuickRank):
+    """Its first block comes back when the other has done many."""
+
+    name = "cuda"
+
+    def __init__(self, other: QuickRank) -> None:
+        super().__init__()
+        self.other, self.held_up = other, False
+
+    def receive(self) -> TextBlock:
+        self.held_up |= not self.other.many.wait(10.0)
+        return replace(super().receive(), waiting={"cuda": 0.0}, computing={})
+
+
 def test_a_slow_device_leaves_blocks_to_quicker_ranks() -> None:
-    """It keeps few itself, however many workers it has, though all are written in order."""
+    """It keeps few itself, though all are written in order."""
     rank, written = QuickRank(), []
-    held_up: list[bool] = []
-
-    def evaluate(block: SystemBlock) -> ResultBlock:
-        held_up.append(not rank.many.wait(10.0))
-        return evaluator(lambda number: 0.0)(block)
-
-    pipeline = Pipeline(
-        parse=parse,
-        evaluators={"a": evaluate},
-        text=text,
-        write=lambda block: written.extend(texts_of(block)),
-        links=[rank],
-        workers=[WorkerHere() for _ in range(8)],  # type: ignore[misc]
-    )
+    device = SlowDevice(rank)
+    pipeline = Pipeline(lambda block: written.extend(texts_of(block)), links=[device, rank])
     pipeline.run(BlockReader(Frames(400), 10, 0, pipeline.check).read)
     assert written == [b"frame %d" % number for number in range(400)]
-    assert not any(held_up)
+    assert not device.held_up
+    assert list(pipeline.waiting()) == ["reading", "cuda", "rank 1 cuda", "writing"]
     assert pipeline.waiting()["rank 1 cuda"] == 0.25
     assert pipeline.computing == {"rank 1 cuda": 0.5}
     progress = StreamProgress("eval", 0)
@@ -1084,17 +1091,17 @@ class BusyRank(QuickRank):
 
 
 def test_a_rank_has_a_block_for_each_of_its_stages() -> None:
-    rank = BusyRank()
-    slow = evaluator(lambda number: 0.01)
-    pipeline = Pipeline(
-        parse=parse, evaluators={"a": slow}, text=text, write=lambda block: None, links=[rank]
-    )
-    pipeline.run(BlockReader(Frames(400), 10, 0, pipeline.check).read)
-    assert 4 <= rank.most <= 5
+    """And one more for every second worker."""
+    for workers in (0, 6):
+        rank = BusyRank()
+        rank.workers = workers
+        pipeline = Pipeline(lambda block: None, links=[rank])
+        pipeline.run(BlockReader(Frames(400), 10, 0, pipeline.check).read)
+        assert 4 <= rank.most <= 5 + workers // 2
 
 
 def test_a_rank_that_is_lost_at_the_end_leaves_no_process() -> None:
-    """Other ranks, the reader and the workers are ended all the same."""
+    """Other ranks and the reader are ended all the same."""
     ends: list[str] = []
 
     class LostRank(QuickRank):
@@ -1102,27 +1109,35 @@ def test_a_rank_that_is_lost_at_the_end_leaves_no_process() -> None:
             ends.append(self.name)
             raise LostRankError("Rank 0 of 3 lost another one.")
 
-    class ClosedWorker(WorkerHere):
-        def close(self) -> None:
-            ends.append("worker")
-
     ranks = [LostRank(), LostRank()]
     ranks[1].name = "rank 2"
-    pipeline = Pipeline(
-        parse=parse,
-        evaluators={"a": evaluator(lambda number: 0.0)},
-        text=text,
-        write=lambda block: None,
-        links=ranks,
-        workers=[ClosedWorker(), ClosedWorker()],  # type: ignore[list-item]
-    )
+    pipeline = Pipeline(lambda block: None, links=ranks)
     before = threading.active_count()
     with pytest.raises(LostRankError, match="lost another one"):
         pipeline.run(
             BlockReader(Frames(100), 10, 0, pipeline.check).read, lambda: ends.append("reader")
         )
-    assert sorted(ends) == ["rank 1", "rank 2", "reader", "worker", "worker"]
+    assert sorted(ends) == ["rank 1", "rank 2", "reader"]
     assert threading.active_count() == before
+
+
+def test_a_reader_that_cannot_be_ended_leaves_no_worker() -> None:
+    ends: list[str] = []
+
+    class ClosedWorker(WorkerHere):
+        def close(self) -> None:
+            ends.append("worker")
+
+    def end_reading() -> None:
+        raise ZeroDivisionError
+
+    pipeline = Pipeline(
+        lambda block: None,
+        stages(evaluator(lambda number: 0.0), [ClosedWorker(), ClosedWorker()]),
+    )
+    with pytest.raises(ZeroDivisionError):
+        pipeline.run(BlockReader(Frames(100), 10, 0, pipeline.check).read, end_reading)
+    assert ends == ["worker", "worker"]
 
 
 def test_messages_of_ranks_are_memory_that_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1161,13 +1176,18 @@ def test_an_error_keeps_its_place() -> None:
         if block.failure is not None:
             raise block.failure
 
-    def evaluate(block: SystemBlock) -> ResultBlock:
-        time.sleep(0.1 * (block.number == 2))
-        failure = InputError(f"block {block.number}") if block.number in (2, 3) else None
-        return ResultBlock(block.number, block.first, block.names, [], None, failure=failure)
+    class BrokenRank(QuickRank):
+        def receive(self) -> TextBlock:
+            block = super().receive()
+            time.sleep(0.1 * (block.number == 2))
+            failure = InputError(f"block {block.number}") if block.number in (2, 3) else None
+            return replace(block, failure=failure)
 
-    evaluators = {"a": evaluate, "b": evaluate}
-    pipeline = Pipeline(parse=parse, evaluators=evaluators, text=text, write=write)
+    ranks = [BrokenRank(), BrokenRank()]
+    ranks[1].name = "rank 2"
+    for rank in ranks:
+        rank.end = lambda failed: None  # type: ignore[method-assign,assignment]
+    pipeline = Pipeline(write, links=ranks)
     with pytest.raises(InputError, match="block 2"):
         pipeline.run(BlockReader(Frames(1000), 10, 0, pipeline.check).read)
     assert len(written) == 30
@@ -1181,9 +1201,7 @@ def test_a_broken_source_ends_after_what_it_gave() -> None:
         if block.failure is not None:
             raise block.failure
 
-    pipeline = Pipeline(
-        parse=parse, evaluators={"a": evaluator(lambda number: 0.0)}, text=text, write=write
-    )
+    pipeline = Pipeline(write, stages(evaluator(lambda number: 0.0)))
     with pytest.raises(FileError, match="frame 25 is broken"):
         pipeline.run(BlockReader(Frames(100, fails=25), 10, 0, pipeline.check).read)
     assert len(written) == 25
@@ -1196,12 +1214,11 @@ def test_a_fault_in_any_stage_ends_all(stage: str) -> None:
     def fault(*block: Any) -> Any:
         raise ZeroDivisionError(stage)
 
-    stages: dict[str, Any] = {"parse": parse, "text": text, "write": lambda block: None}
-    stages["evaluate"] = evaluator(lambda number: 0.0)
-    stages[stage] = fault
-    evaluate = stages.pop("evaluate")
+    functions: dict[str, Any] = {"write": lambda block: None}
+    functions["evaluate"] = evaluator(lambda number: 0.0)
+    functions[stage] = fault
     before = threading.active_count()
-    pipeline = Pipeline(evaluators={"a": evaluate, "b": evaluate}, **stages)
+    pipeline = Pipeline(functions.pop("write"), stages(**functions))
     with pytest.raises(ZeroDivisionError, match=stage):
         pipeline.run(BlockReader(Frames(10_000), 10, 0, pipeline.check).read)
     assert threading.active_count() == before

@@ -1,8 +1,10 @@
-"""A pipeline over frames: reading, batching, evaluating on several devices and ranks, writing.
+"""A pipeline over frames: reading, batching, evaluating, writing.
 
-    reading -> batching -> evaluating, one thread a device -> writing, in order
-            -> other ranks: batching -> evaluating -> formatting ->
+    reading -> batching -> evaluating on a device -> writing, in order
+    reading -> links to devices and ranks that batch, evaluate and format -> writing, in order
 
+One process evaluates on one device, and where several share a stream, the process that reads and
+writes leaves evaluating to others: what drives a GPU takes most of what Python does in a process.
 With workers, which are other processes, these parse and format, a thread of each takes the place of
 batching, and another process reads. Frames travel in blocks. No more blocks are between reading and
 writing than keep all devices and workers busy, so memory does not depend on the number of frames.
@@ -17,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from tqdm import tqdm
@@ -33,35 +36,36 @@ _TURN: Final = 5e-4
 """s that a thread may run on while a device's waits to go on, a tenth of what Python gives it."""
 
 _PATIENCE: Final = 5.0
-"""s that the threads of other devices have for what they compute once all has ended."""
+"""s that other threads have for what they do once all has ended."""
 
 _LINES: Final = 60.0
 """s between two lines of progress where there is no terminal."""
 
 _LINKED: Final = 5
-"""Blocks that a rank has at a time, one for each of its stages: two travel, there and back, one is
+"""Blocks that a link has at a time, one for each of its stages: two travel, there and back, one is
 parsed, one evaluated, one formatted. With two in all its device waits half of its time. There is
 one more for every second worker, as several parse and format while a GPU evaluates one block."""
 
-_PARSED: Final = 5
-"""Blocks of a device that are parsed or being parsed while it evaluates another, beside other
-ranks, and one more for every fourth worker. With more, a slow device holds back those that faster
-ranks have done, as all are written in order."""
-
 _DONE: Final = 8
-"""Blocks for each other rank that may be done before the device of this one has done its own."""
+"""Blocks for each link that may be done before a slower one has done its own."""
 
 
-class RankLink(Protocol):
-    """Another rank, which evaluates blocks."""
+class Link(Protocol):
+    """A process that evaluates blocks: of a device here, or another rank.
+
+    Attributes:
+        name: of it.
+        workers: processes that it has to parse and format.
+    """
 
     name: str
+    workers: int
 
     def send(self, block: FrameBlock) -> None:
-        """Gives it a block; raises LostRankError."""
+        """Gives it a block; raises MDGraphError where it is gone."""
 
     def receive(self) -> TextBlock:
-        """Waits for the oldest of its blocks; raises LostRankError."""
+        """Waits for the oldest of its blocks; raises MDGraphError where it is gone."""
 
     def end(self, *, failed: bool) -> None:
         """Says that no block follows, and whether those under way are of no use."""
@@ -111,50 +115,63 @@ Convert = Callable[[Callable[[Any], Any], Any], Any]
 """Calls a function of a block, here or in another process."""
 
 
-class Pipeline:
-    """Stages that pass blocks on, each in a thread; the first device has the calling one.
+@dataclass(frozen=True)
+class DeviceStages:
+    """What is done to blocks with one device; the functions raise nothing but what ends everything.
 
     Attributes:
-        has_workers: whether other processes parse and format.
+        name: of the device.
+        parse: makes systems of frames.
+        evaluate: makes results of systems; calls its second argument now and then, which raises
+            once another stage has failed.
+        text: formats results.
+        workers: processes that parse and format; with none a thread here does.
+    """
+
+    name: str
+    parse: Callable[[FrameBlock, Convert], SystemBlock]
+    evaluate: Callable[[SystemBlock, Callable[[], None]], ResultBlock]
+    text: Callable[[ResultBlock, Convert], TextBlock]
+    workers: Sequence[Worker] = ()
+
+
+class Pipeline:
+    """Stages that pass blocks on, each in a thread; the device has the calling one.
+
+    Attributes:
         clocks: of each stage, by its name.
-        shares: of its time that each device of other ranks waited, by name.
-        computing: share of the time that each GPU of other ranks computed, by name.
+        shares: of its time that each device of a link waited, by name.
+        computing: share of the time that each GPU of a link computed, by name.
     """
 
     def __init__(
         self,
-        *,
-        parse: Callable[[FrameBlock, Convert], SystemBlock],
-        evaluators: Mapping[str, Callable[[SystemBlock], ResultBlock]],
-        text: Callable[[ResultBlock, Convert], TextBlock],
         write: Callable[[TextBlock], None],
-        links: Sequence[RankLink] = (),
-        workers: Sequence[Worker] = (),
+        device: DeviceStages | None = None,
+        links: Sequence[Link] = (),
     ) -> None:
-        """Starts nothing yet. The functions raise nothing but what ends everything.
+        """Starts nothing yet.
 
         Args:
-            parse: makes systems of frames.
-            evaluators: of each device, by its name.
-            text: formats results.
             write: takes blocks in order; raises their failures.
-            links: other ranks.
-            workers: processes that parse and format; none does so here.
+            device: what evaluates here; without it links do.
+            links: to what evaluates in other processes; none beside a device.
         """
-        self._parse, self._text, self._write = parse, text, write
-        self._evaluators, self._links = evaluators, links
-        self._workers = {f"worker {number}": worker for number, worker in enumerate(workers)}
-        names = ("reading", *(self._workers or ("batching",)), *evaluators, "writing")
-        self.has_workers = len(workers) > 0
+        self._write, self._device, self._links = write, device, links
+        self._workers: dict[str, Worker] = {}
+        names = ["reading", "writing"]
+        if device is not None:
+            workers = enumerate(device.workers)
+            self._workers = {f"worker {number}": worker for number, worker in workers}
+            names[1:1] = *(self._workers or ("batching",)), device.name
         self.clocks = {name: StageClock() for name in names}
         self.shares: dict[str, float] = {}
         self.computing: dict[str, float] = {}
-        own, helpers = len(evaluators), len(workers)
-        self._ahead = own + helpers + 1
+        self._ahead = len(self._workers) + 2
+        self._linked = {link.name: _LINKED + link.workers // 2 for link in links}
+        self._limit = 2 * self._ahead
         if links:
-            self._ahead = min(self._ahead, _PARSED * own + helpers // 4)
-        self._linked = _LINKED + helpers // 2
-        self._limit = 2 * (own + helpers + 1) + (self._linked + _DONE) * len(links)
+            self._limit = sum(self._linked.values()) + _DONE * len(links)
         self._changed = threading.Condition()
         self._raw: deque[FrameBlock] = deque()
         self._order: deque[int] = deque()
@@ -180,13 +197,14 @@ class Pipeline:
         Raises:
             MDGraphError: of the first frame in order that cannot be read, evaluated or written.
         """
-        (own, evaluate), *others = self._evaluators.items()
+        device = self._device
+        converters: list[tuple[str, Worker | None]] = [*self._workers.items()]
+        if device is not None and not converters:
+            converters = [("batching", None)]
         threads = [
             self._thread(self._reading, read),
-            *(self._thread(self._converting, *item) for item in self._workers.items()),
-            *([] if self._workers else [self._thread(self._converting, "batching", None)]),
+            *(self._thread(self._converting, *item, device) for item in converters),
             self._thread(self._writing),
-            *(self._thread(self._evaluating, *item) for item in others),
             *(self._thread(self._receiving, link) for link in self._links),
         ]
         senders = [self._thread(self._sending, link) for link in self._links]
@@ -195,7 +213,8 @@ class Pipeline:
         try:
             for thread in (*threads, *senders):
                 thread.start()
-            self._evaluating(own, evaluate)
+            if device is not None:
+                self._evaluating(device)
             self._wait(None, self._is_written)
         except PipelineStopped:
             pass
@@ -306,7 +325,7 @@ class Pipeline:
 
         self._put(end)
 
-    def _converting(self, name: str, worker: Worker | None) -> None:
+    def _converting(self, name: str, worker: Worker | None, device: DeviceStages) -> None:
         """Parses blocks, and formats results if a worker does that."""
 
         def ready() -> bool:
@@ -330,17 +349,17 @@ class Pipeline:
                 self._changed.notify_all()
             if raw is not None:
                 with self._at_work(name):
-                    systems = self._parse(raw, _converter(worker, raw.number))
+                    systems = device.parse(raw, _converter(worker, raw.number))
                 self._put(lambda systems=systems: self._keep_systems(systems))  # type: ignore[misc]
             elif results is not None:
                 with self._at_work(name):
-                    text = self._text(results, _converter(worker, results.number))
+                    text = device.text(results, _converter(worker, results.number))
                 self._put(lambda text=text: self._keep(text))  # type: ignore[misc]
 
     def _keep_systems(self, block: SystemBlock) -> None:
         self._systems[block.number] = block
 
-    def _evaluating(self, name: str, evaluate: Callable[[SystemBlock], ResultBlock]) -> None:
+    def _evaluating(self, device: DeviceStages) -> None:
         """Takes blocks in order, as those before decide the shapes of batches."""
 
         def ready() -> bool:
@@ -352,9 +371,9 @@ class Pipeline:
         def take() -> SystemBlock:
             return self._systems.pop(self._order.popleft())
 
-        while (block := self._next_item(name, ready, take, ended)) is not None:
-            with self._at_work(name):
-                results = evaluate(block)
+        while (block := self._next_item(device.name, ready, take, ended)) is not None:
+            with self._at_work(device.name):
+                results = device.evaluate(block, self.check)
             self._put(lambda results=results: self._keep_results(results))  # type: ignore[misc]
 
     def _keep_results(self, block: ResultBlock) -> None:
@@ -366,33 +385,37 @@ class Pipeline:
     def _keep(self, block: ResultBlock | TextBlock) -> None:
         self._results[block.number] = block
 
-    def _sending(self, link: RankLink) -> None:
-        while True:
-            self._wait(None, lambda: self._under_way[link.name] < self._linked)
-            block = self._next_item(
-                None, lambda: bool(self._raw), self._raw.popleft, lambda: self._all_read
-            )
-            if block is None:
-                return
-            link.send(block)
-            self._put(lambda: self._count_under_way(link, 1))
+    def _sending(self, link: Link) -> None:
+        """Gives a link blocks while it has the fewest of those that have room."""
 
-    def _receiving(self, link: RankLink) -> None:
+        def ready() -> bool:
+            free = [name for name, count in self._under_way.items() if count < self._linked[name]]
+            fewest = min((self._under_way[name] for name in free), default=0)
+            return bool(self._raw) and link.name in free and self._under_way[link.name] == fewest
+
+        def take() -> FrameBlock:
+            self._under_way[link.name] += 1
+            return self._raw.popleft()
+
+        def ended() -> bool:
+            return self._all_read and not self._raw
+
+        while (block := self._next_item(None, ready, take, ended)) is not None:
+            link.send(block)
+
+    def _receiving(self, link: Link) -> None:
         while True:
             self._wait(None, lambda: self._under_way[link.name] > 0 or self._is_written())
             if self._is_written():
                 return
             block = link.receive()
-            for shares, news in (
-                (self.shares, block.waiting),
-                (self.computing, block.computing),
-            ):
-                shares |= {f"{link.name} {name}": share for name, share in news.items()}
-            self._put(lambda: self._count_under_way(link, -1))
-            self._put(lambda block=block: self._keep(block))  # type: ignore[misc]
+            self.shares |= block.waiting
+            self.computing |= block.computing
+            self._put(lambda block=block: self._keep_linked(link, block))  # type: ignore[misc]
 
-    def _count_under_way(self, link: RankLink, change: int) -> None:
-        self._under_way[link.name] += change
+    def _keep_linked(self, link: Link, block: TextBlock) -> None:
+        self._under_way[link.name] -= 1
+        self._keep(block)
 
     def _writing(self) -> None:
         while True:
@@ -402,7 +425,8 @@ class Pipeline:
             block = self._results.pop(self._written)
             with self._at_work("writing"):
                 if isinstance(block, ResultBlock):
-                    block = self._text(block, run_here)
+                    assert self._device is not None
+                    block = self._device.text(block, run_here)
                 self._write(block)
             self._put(self._count_written)
 
@@ -415,7 +439,8 @@ class Pipeline:
         working = [own.pop(name) for name in self._workers]
         workers = {f"{len(working)} workers": sum(working) / len(working)} if working else {}
         reading, writing = own.pop("reading"), own.pop("writing")
-        return {"reading": reading, **workers, **own, **self.shares, "writing": writing}
+        shares = dict(sorted(self.shares.items()))
+        return {"reading": reading, **workers, **own, **shares, "writing": writing}
 
 
 def _converter(worker: Worker | None, number: int) -> Convert:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mdgraph.devices import ProcessRank
 from mdgraph.errors import LostRankError, MDGraphError
-from mdgraph.runs.streams.blocks import FrameBlock, TextBlock
+from mdgraph.runs.streams.blocks import FrameBlock, TextBlock, with_plain_failure
 
 _PATIENCE: Final = 86_400.0
 """s that a rank is waited for: a stream may pause for long, and a lost rank is seen at once."""
@@ -103,6 +103,15 @@ class StreamRanks(ProcessRank):
             pickled, *buffers = [received(size).numpy().data for size in sizes.tolist()]
         return pickle.loads(pickled, buffers=buffers)
 
+    def give(self, block: TextBlock) -> None:
+        """Gives rank 0 a block that it asked for; raises LostRankError."""
+        self.send(with_plain_failure(block), 0)
+
+    def links(self, workers: int) -> list["LinkedRank"]:
+        """The other ranks, as rank 0 sees them, each with so many workers; none on another one."""
+        others = range(1, self.count) if self.rank == 0 else ()
+        return [LinkedRank(self, other, workers) for other in others]
+
     def read_blocks(self, put: Callable[[FrameBlock], None]) -> None:
         """Takes the blocks that rank 0 sends, numbered anew; raises ServiceEnded, LostRankError."""
         for number in itertools.count():
@@ -121,25 +130,30 @@ def _writable(content: bytes | memoryview) -> NDArray[np.uint8]:
 
 
 class LinkedRank:
-    """Another rank, as rank 0 sees it; see RankLink."""
+    """Another rank, as rank 0 sees it; see Link."""
 
-    def __init__(self, ranks: StreamRanks, other: int) -> None:
+    def __init__(self, ranks: StreamRanks, other: int, workers: int) -> None:
         self._ranks, self._other = ranks, other
         self._numbers: deque[int] = deque()
-        self.name = f"rank {other}"
+        self.name, self.workers = f"rank {other}", workers
 
     def send(self, block: FrameBlock) -> None:
-        """See RankLink."""
+        """See Link."""
         self._numbers.append(block.number)
         self._ranks.send(block, self._other)
 
     def receive(self) -> TextBlock:
-        """See RankLink."""
+        """See Link."""
         block: TextBlock = self._ranks.receive(self._other)
-        return replace(block, number=self._numbers.popleft())
+        waiting, computing = (
+            {f"{self.name} {name}": share for name, share in shares.items()}
+            for shares in (block.waiting, block.computing)
+        )
+        number = self._numbers.popleft()
+        return replace(block, number=number, waiting=waiting, computing=computing)
 
     def end(self, *, failed: bool) -> None:
-        """See RankLink."""
+        """See Link."""
         try:
             self._ranks.send("failed" if failed else "done", self._other)
         except LostRankError:

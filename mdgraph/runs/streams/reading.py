@@ -86,7 +86,7 @@ class BlockReader:
 class ReaderProcess(StreamProcess):
     """A process that reads; see BlockReader."""
 
-    name = "The process that reads frames"
+    called = "The process that reads frames"
     advice = "--resume"
 
     def __init__(self, source: StreamSource, atoms: int, results: int) -> None:

@@ -133,11 +133,11 @@ class StreamProcess:
     """A process that gets and gives pickled messages; see `Answers` for its side.
 
     Attributes:
-        name: for people, how its end is told.
+        called: for people, how its end is told.
         advice: what to do where it is gone.
     """
 
-    name: str
+    called: str
     advice: str
 
     def __init__(self) -> None:
@@ -145,12 +145,12 @@ class StreamProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._calls: IO[bytes] | None = None
 
-    def _start(self, *words: str, **options: Any) -> None:
+    def _start(self, *words: str, threads: int = 1, **options: Any) -> None:
         """Runs Python on some words, with a pipe for answers; its standard input, if one, is it."""
         self._process = subprocess.Popen(
             [sys.executable, *SAME_MODULES, *words],
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": module_path(), "OMP_NUM_THREADS": "1"},
+            env=os.environ | {"PYTHONPATH": module_path(), "OMP_NUM_THREADS": str(threads)},
             **options,
         )
         widen(self._process.stdin, self._process.stdout)
@@ -187,14 +187,23 @@ class StreamProcess:
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             assert self._process is not None
             raise MDGraphError(
-                f"{self.name} ended (status {self._process.wait()}), as it does where memory is "
+                f"{self.called} ended (status {self._process.wait()}), as it does where memory is "
                 f"short; what is written is whole, so go on with {self.advice}."
             ) from error
 
-    def close(self) -> None:
-        """Ends the process at once; of no effect on one that is gone, or not begun."""
+    def close(self, patience: float = 0.0) -> None:
+        """Ends the process; of no effect on one that is gone, or not begun.
+
+        Args:
+            patience: s, in which it may end by itself, as its standard input does; then at once.
+        """
         if self._process is None:
             return
+        if patience and self._calls is not None:
+            with suppress(OSError):
+                self._calls.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
         self._process.kill()
         self._process.wait()
         for pipe in (self._calls, self._process.stdout):
@@ -204,10 +213,16 @@ class StreamProcess:
 
 
 class Worker(StreamProcess):
-    """A process that converts frames; it starts with its first call."""
+    """A process that converts frames; it starts with its first call, or before by `start`."""
 
-    name = "A process that reads and formats frames"
+    called = "A process that reads and formats frames"
     advice = "--resume, and fewer --workers"
+
+    def start(self) -> None:
+        """Starts it where it is not, so that it imports modules before it is needed."""
+        if self._process is None:
+            # In a session of its own, so that Ctrl-C comes to the process that started it alone.
+            self._start("-c", _SERVE, stdin=subprocess.PIPE, start_new_session=True)
 
     def convert(self, convert: Callable[[Given], Made], block: Given) -> Made:
         """Calls a function of this module, with arguments bound or without, in the process.
@@ -216,9 +231,7 @@ class Worker(StreamProcess):
             MDGraphError: the process is gone.
             Exception: anything else that the function raised.
         """
-        if self._process is None:
-            # In a session of its own, so that Ctrl-C comes to the process that started it alone.
-            self._start("-c", _SERVE, stdin=subprocess.PIPE, start_new_session=True)
+        self.start()
         self._send((convert, block))
         made: Made = self._receive()
         return made
