@@ -324,10 +324,16 @@ def test_errors_of_workers_are_those_of_one_process(
 
 
 def helpers_of(process: int, module: str) -> list[int]:
-    """Numbers of the processes of a module that a process started and that still run."""
+    """Numbers of the processes of a module that a process started and that still run.
+
+    Args:
+        process: its number.
+        module: of `mdgraph.runs`.
+    """
     words = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process)]
     listed = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-    return [int(row.split()[0]) for row in listed.splitlines() if f"streams.{module}" in row]
+    begin = f"mdgraph.runs.{module} import"
+    return [int(row.split()[0]) for row in listed.splitlines() if begin in row]
 
 
 def is_running(process: int) -> bool:
@@ -362,8 +368,8 @@ def test_no_worker_outlives_the_command(
             assert time.monotonic() < end
             pipe.write(frame)
             time.sleep(0.4)
-            workers = helpers_of(process.pid, "workers")
-        readers = helpers_of(process.pid, "reading")
+            workers = helpers_of(process.pid, "streams.workers")
+        readers = helpers_of(process.pid, "streams.reading")
         assert len(readers) == 1
         if ending is None:
             os.kill(workers[0], signal.SIGKILL)
@@ -415,13 +421,20 @@ def test_a_process_reads_what_a_thread_reads(frames_file: Path, tmp_path: Path) 
 
 def test_a_reader_that_is_gone_is_named() -> None:
     """Which reads a pipe to which nothing comes."""
-    reader = ReaderProcess(StreamSource(["-"]), 4096, 0)
+    own, (empty, fed) = os.dup(0), os.pipe()
+    os.dup2(empty, 0)
+    try:
+        reader = ReaderProcess(StreamSource(["-"]), 4096, 0)
+    finally:
+        os.dup2(own, 0)
     threading.Timer(1.0, reader._process.kill).start()
     try:
         with pytest.raises(MDGraphError, match=r"reads frames ended \(status -9\)"):
             reader.read(lambda block: None)
     finally:
         reader.close()
+        for end in (own, empty, fed):
+            os.close(end)
 
 
 def test_a_reader_that_does_not_begin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -626,6 +639,113 @@ def test_devices_share_a_stream(
     assert "cpu (0) " in done.err
     assert "cpu (1) " in done.err
     assert (tmp_path / "e.extxyz").read_bytes() == whole
+
+
+def test_devices_that_cannot_begin_say_why(
+    mdgraph_command: Command, arguments: list[Any], frames_file: Path, tmp_path: Path
+) -> None:
+    """In the sentence of one device."""
+    words = ["eval", frames_file, *arguments, "--potential", tmp_path / "none.ckpt"]
+    errors = []
+    for devices in ("cpu", "cpu,cpu"):
+        done = mdgraph_command(*words, "--devices", devices)
+        assert done.status == 1
+        errors.append(done.err.splitlines()[-1])
+    assert "none.ckpt" in errors[0]
+    assert errors[0] == errors[1]
+    assert not (tmp_path / "e.extxyz").exists()
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_devices_name_a_broken_frame(
+    mdgraph_command: Command, arguments: list[Any], frames_file: Path, tmp_path: Path
+) -> None:
+    """And those before it are written, whichever device gets it."""
+    lines, at = lines_of(frames_file, 700)
+    lines[at + 3] = "F 1.9 1 1\n"
+    broken = tmp_path / "broken.extxyz"
+    broken.write_text("".join(lines))
+    done = mdgraph_command("eval", broken, *arguments, "--devices", "cpu,cpu")
+    assert done.status == 1
+    sentence = "frame 700: The potential does not know F (atoms 1)"
+    assert sentence in done.err.splitlines()[-1]
+    assert (tmp_path / "e.extxyz").read_bytes().count(b"Lattice") == 700
+
+
+@pytest.mark.parametrize(
+    "ending", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL, None]
+)
+def test_no_device_outlives_the_command(
+    processes: Any,
+    arguments: list[Any],
+    frames_file: Path,
+    tmp_path: Path,
+    ending: signal.Signals | None,
+) -> None:
+    """Nor does the command a process of a device that was killed; what is written is whole."""
+    feeder, fed = os.pipe()
+    out = tmp_path / "e.extxyz"
+    words = ["eval", "-", *arguments, "--devices", "cpu,cpu"]
+    process = begun(processes, *words, stdin=feeder, stderr=subprocess.PIPE)
+    os.close(feeder)
+    frame = b"".join(frames_file.read_bytes().splitlines(keepends=True)[:8])
+    end = time.monotonic() + 120.0
+    with os.fdopen(fed, "wb", buffering=0) as pipe:
+        while not out.exists() or out.read_bytes().count(b"Lattice") < 4:
+            assert time.monotonic() < end
+            pipe.write(frame)
+            time.sleep(0.4)
+        devices = helpers_of(process.pid, "evaluation")
+        assert len(devices) == 2
+        if ending is None:
+            os.kill(devices[1], signal.SIGKILL)
+        else:
+            process.send_signal(ending)
+        _, said = process.communicate(timeout=60.0)
+    if ending is None:
+        assert process.returncode == 1
+        assert "The process that evaluates on cpu (1) ended (status -9)" in said
+    elif ending != signal.SIGKILL:
+        assert process.returncode == 128 + ending
+    while any(is_running(helper) for helper in devices):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert len(ase.io.read(out, ":")) >= 4
+
+
+def test_workers_start_before_the_potential_is_loaded(
+    mdgraph_command: Command,
+    arguments: list[Any],
+    frames_file: Path,
+    whole: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where there are many frames, so that a device does not wait for their imports."""
+    from mdgraph.runs import evaluation
+    from mdgraph.runs.streams import sources
+
+    started: list[Worker] = []
+    before: list[int] = []
+    start, load = Worker.start, evaluation.read_potential
+
+    def counted(worker: Worker) -> None:
+        started.append(worker)
+        start(worker)
+
+    def loaded(configuration: Any) -> Any:
+        before.append(len(started))
+        return load(configuration)
+
+    monkeypatch.setattr(Worker, "start", counted)
+    monkeypatch.setattr(evaluation, "read_potential", loaded)
+    for small in (1 << 22, 0):
+        monkeypatch.setattr(sources, "_SMALL", small)
+        words = ["eval", frames_file, *arguments, "--workers", "2", "--overwrite"]
+        assert mdgraph_command(*words).status == 0
+        assert (tmp_path / "e.extxyz").read_bytes() == whole
+        started.clear()
+    assert before == [0, 2]
 
 
 def test_two_ranks_write_what_one_writes(
