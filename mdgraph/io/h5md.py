@@ -268,11 +268,13 @@ class H5MDReader(TrajectoryReader):
                     self._values[name] = self._dataset(values, 1 + len(row), size, row)
             if "positions" not in self._values:
                 raise KeyError("it holds no positions")
-            if "forces" in self._values:
-                unit = self._values["forces"].attrs["unit"]
-                if unit not in _FORCE_UNITS:
-                    raise KeyError(f"its forces are in '{unit}'")
-                self._force_unit = _FORCE_UNITS[unit]
+            for name, dataset in self._values.items():
+                known = _FORCE_UNITS if name == "forces" else {_ELEMENTS[name][1]: 1.0}
+                unit = dataset.attrs.get("unit", "" if name == "forces" else _ELEMENTS[name][1])
+                if unit not in known:
+                    raise KeyError(f"its {name} are in '{unit}'")
+                if name == "forces":
+                    self._force_unit = known[unit]
             if len(self.masses) != atoms or np.shape(self.pbc) != (3,):
                 raise KeyError("masses or boundaries are not those of its atoms")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -283,6 +285,11 @@ class H5MDReader(TrajectoryReader):
             ) from error
         # A killed writer can leave a row without its step number; the fill value is -1.
         self.steps = steps[: np.argmax(steps < 0)] if (steps < 0).any() else steps
+        if (np.diff(self.steps) <= 0).any():
+            raise FileError(
+                f"{self.path} is damaged: the steps of its frames do not increase; copy it once "
+                "more."
+            )
         shortest = min(map(len, (self._time, *self._values.values())), default=0)
         if shortest < len(self.steps):
             raise FileError(

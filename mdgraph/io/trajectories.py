@@ -197,14 +197,21 @@ class TrajectoryReader(ABC):
 
         Raises:
             IndexError: there is no such frame.
-            FileError: the file cannot be read.
+            FileError: the file cannot be read, or a position or the cell is not finite.
         """
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.path} holds {len(self)} frames, none at {index}.")
-        return self._read(index % len(self))
+        index %= len(self)
+        frame = self._read(index)
+        if not (np.isfinite(frame.positions).all() and np.isfinite(frame.cell).all()):
+            raise FileError(
+                f"{self.path}: frame {index} has positions or a cell that are not finite; copy the "
+                "file again, or leave that frame out."
+            )
+        return frame
 
     def __iter__(self) -> Iterator[Frame]:
-        return (self._read(index) for index in range(len(self)))
+        return (self[index] for index in range(len(self)))
 
     @abstractmethod
     def _read(self, index: int) -> Frame:

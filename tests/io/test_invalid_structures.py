@@ -258,8 +258,9 @@ class TestTrajectories:
             ("particles/all/mass", np.ones(3), "masses or boundaries are not those"),
             ("particles/all/position/value", None, "value is no set of numbers"),
             ("particles/all/position/value", np.ones((3, 5, 3)), r"has the shape \(3, 5, 3\)"),
-            ("particles/all/position/value", np.full((3, 2, 3), np.nan), "frame 0: The positions"),
+            ("particles/all/position/value", np.full((3, 2, 3), np.nan), "frame 0 has positions"),
             ("particles/all/position/step", np.zeros(0, dtype=int), "holds no frame"),
+            ("particles/all/position/step", np.array([0, 2, 2]), "its frames do not increase"),
             ("particles/all/position/time", np.zeros(1), "declares 3 frames and holds 1"),
             ("h5md/creator", 3, "is no trajectory that this version"),
         ],
@@ -273,6 +274,13 @@ class TestTrajectories:
             else:
                 file[place] = value
         with pytest.raises(MDGraphError, match=sentence):
+            read_systems(path)
+
+    def test_lengths_in_another_unit(self, tmp_path: Path) -> None:
+        path = self.trajectory(tmp_path)
+        with h5py.File(path, "r+") as file:
+            file["particles/all/position/value"].attrs["unit"] = "nm"
+        with pytest.raises(FileError, match="its positions are in 'nm'"):
             read_systems(path)
 
     def test_what_declares_more_than_it_holds(self, tmp_path: Path) -> None:

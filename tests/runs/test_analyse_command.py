@@ -416,6 +416,14 @@ def test_a_page_has_all_in_it(
     assert column(found / "energies_over_time.csv", "potential_energy_eV").tolist() == energies
 
 
+@pytest.mark.parametrize("count", [4, 5, 6])
+def test_the_fewest_frames_give_displacements(
+    walk: tuple[Path, np.ndarray, np.ndarray], analyse: Command, count: int
+) -> None:
+    found = analyse(walk[0], "--only", "msd", "--last", count - 1)
+    assert column(found / "msd.csv", "lag_fs").size >= 3
+
+
 def test_wrong_input(
     walk: tuple[Path, np.ndarray, np.ndarray],
     trajectory: Callable[..., Path],
@@ -425,6 +433,9 @@ def test_wrong_input(
     path = walk[0]
     other = trajectory(System([2], np.zeros((1, 3))), np.zeros((2, 1, 3)), contents=POSITIONS)
     empty = trajectory(System([2], np.zeros((1, 3))), np.zeros((0, 1, 3)))
+    lost = np.zeros((5, 1, 3))
+    lost[2] = np.nan
+    broken = trajectory(System([2], np.zeros((1, 3))), lost, contents=POSITIONS)
     out = tmp_path / "out"
     for words, sentence in (
         ([tmp_path / "nothing"], "nothing; give the folder of a run, or a trajectory"),
@@ -438,6 +449,9 @@ def test_wrong_input(
         ([other, "--only", "rdf"], "No rdf: there is no cell that is periodic in three"),
         ([other, "--only", "msd"], "No msd: 2 frames are too few; 4 are needed."),
         ([path, "--first", 500], "There is no frame 500"),
+        ([broken], "frame 2 has positions or a cell that are not finite"),
+        ([path, "--window", 2, "--only", "msd"], "No msd: a window of 2 frames has no lag between"),
+        ([path, "--rdf-bins", 10**8], "--rdf-bins: it should be less than or equal to 100000"),
         ([path, "--rdf-range-A", 500, "--only", "rdf"], "pairs; give at most"),
         ([path.with_suffix(".dcd")], "There is no"),
         (

@@ -46,6 +46,9 @@ logger = logging.getLogger(__name__)
 _FEWEST_FRAMES: Final = 4
 """Frames of a function of time."""
 
+_FEWEST_LAGS: Final = 3
+"""Of a mean squared displacement: both ends, and one between them where a line is fitted."""
+
 _LONGEST_RANGE: Final = 10.0
 """A, of distributions, unless a longer one is asked for: the work grows with its third power."""
 
@@ -329,12 +332,18 @@ class _Displacements(_Correlated):
     def __init__(self, source: FrameSource) -> None:
         super().__init__(source)
         # A tenth of the run is long enough for many origins, and fits twice into each block.
-        lags = source.lags(source.frames // 10 if source.frames >= 50 else source.frames // 2)
+        few = max(source.frames // 2, _FEWEST_LAGS)
+        lags = source.lags(source.frames // 10 if source.frames >= 50 else few)
+        if lags["window"] < _FEWEST_LAGS * lags["spacing"]:
+            raise InputError(
+                f"a window of {lags['window']} frames has no lag between its ends, through which a "
+                f"line could go; give one of {_FEWEST_LAGS * lags['spacing']} or more"
+            )
         options: dict[str, Any] = {**lags, "every": source.interval, "atoms": source.atoms}
         self._all = MeanSquaredDisplacement(**options)
         self._block = MeanSquaredDisplacement(**options)
         self._replay = self._replay_of(self._all, self._block)
-        self._length = source.frames // _BLOCKS
+        self._length = max(source.frames // _BLOCKS, 1)
         self._lag_count = lags["window"]
         self._slopes: list[NDArray[np.float64]] = []
         self._previous: NDArray[np.float64] | None = None
