@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal, ParamSpec, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
 from mdgraph.errors import InputError, MDGraphFutureWarning, old_name, printable
 
@@ -260,6 +260,12 @@ def shown(value: Any) -> str:
     return f"of type {type(value).__name__}"
 
 
+def _types_within(annotation: Any) -> set[Any]:
+    """A type, or the alternatives of a union."""
+    parts = typing.get_args(annotation)
+    return {annotation}.union(*map(_types_within, parts)) if parts else {annotation}
+
+
 class FrozenConfig(BaseModel):
     """Options that cannot change once they are made, and know their earlier names."""
 
@@ -270,6 +276,16 @@ class FrozenConfig(BaseModel):
     renamed: ClassVar[Mapping[str, str]] = {}
     """Names of earlier releases and the fields they stand for: taken from a user's YAML and as
     hidden options with a warning, and from files of earlier runs and trainings without."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truth_for_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Python counts True as 1, so `steps: yes` would be one step."""
+        if isinstance(value, bool) and info.field_name is not None:
+            types_of_field = _types_within(cls.model_fields[info.field_name].annotation)
+            if bool not in types_of_field and {int, float} & types_of_field:
+                raise ValueError("it should be a number, and yes, no, on and off are none")
+        return value
 
     @classmethod
     def current_names(cls, values: Mapping[str, Any]) -> dict[str, Any]:

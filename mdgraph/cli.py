@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 
 import typer
 
-from mdgraph.errors import InputError, MDGraphFutureWarning
+from mdgraph.errors import InputError, MDGraphFutureWarning, name_some
 from mdgraph.runs.config_fields import likely_names
 from mdgraph.runs.config_files import plain
 from mdgraph.signals import Interrupted, pending, settle, signals_caught
@@ -252,6 +252,10 @@ def run(app: typer.Typer, name: str) -> int:
         return app(prog_name=name, standalone_mode=False) or 0
     except _MISUSE as error:
         text = error.format_message()
+        if missing := re.match(r"Missing argument '(\w+)'\. Choose from:", text):
+            choices = name_some([word.strip(" ,\t") for word in text.splitlines()[1:]], 20)
+            where = error.ctx.command_path if error.ctx else name
+            text = f"{where} needs a {missing[1]}; choose from {choices}"
         if "\n" in text:  # a group of commands without a command explains itself
             error.show()
             return int(error.exit_code)

@@ -181,7 +181,7 @@ def _download(shown: str, repository: str, revision: str | None, patterns: list[
     except errors.LocalEntryNotFoundError as error:
         raise FileError(
             f"{shown} was not downloaded before and the Hugging Face Hub cannot be reached; "
-            "download it where there is a network, for example with: mdgraph inspect, or copy the "
+            f"download it where there is a network, as by 'mdgraph inspect {shown}', or copy the "
             "files and give their path."
         ) from error
     except (OSError, ValueError, errors.HfHubHTTPError.__mro__[1]) as error:

@@ -380,6 +380,8 @@ def file_split(
         chosen = [number for number, name in enumerate(names) if name in files]
         parts.append(np.flatnonzero(np.isin(dataset.source, chosen)))
     rest = np.setdiff1d(np.arange(len(dataset)), np.concatenate(parts))
+    if not len(rest):
+        raise InputError("All frames came from the named files, so none is left; name fewer.")
     rest = _generator(seed).permutation(rest)
     for place, share in enumerate((validation, test)):
         if not (validation_files, test_files)[place]:

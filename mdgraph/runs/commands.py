@@ -583,6 +583,7 @@ def analyse(
         typer.Option(
             "--rdf-bins",
             min=1,
+            max=100_000,
             help="Number of bins of rdf; without it, bins are 0.05 A wide.",
             show_default=False,
         ),

@@ -292,7 +292,7 @@ def _members(value: Any) -> Any:
             [str(reference)] if (folder / FILE_NAME).exists() or not inner else map(str, inner)
         )
     if len(members) < 2:
-        raise ValueError("a committee has at least two members")
+        raise ValueError("A committee has two potentials or more; name them, or a folder of such")
     return tuple(members)
 
 

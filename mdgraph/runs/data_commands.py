@@ -173,8 +173,19 @@ def inspect(
         write_atomically(picture, lambda path: figure.savefig(path, format=kind), new=not overwrite)
 
 
+_OF_ONE_METHOD: Final = {
+    "blocks": "blocks",
+    "shuffled": "blocks",
+    "folds": "folds",
+    "validation_file": "file",
+    "test_file": "file",
+}
+"""Options of `split`, and the method that each belongs to."""
+
+
 @app.command()
 def split(
+    context: typer.Context,
     file: DataFile,
     out: Annotated[Path, typer.Argument(metavar="SPLIT.json", help="Split to write.")],
     method: Annotated[
@@ -206,6 +217,13 @@ def split(
     """Choose frames for training, validation and test; stored with the hash of the data."""
     from mdgraph.data import open_dataset, splits
 
+    for option, owner in _OF_ONE_METHOD.items():
+        source = context.get_parameter_source(option)
+        if owner != method and source is not None and source.name == "COMMANDLINE":
+            raise InputError(
+                f"--{option.replace('_', '-')} is of the method {owner}, and the method is "
+                f"{method}; leave it out, or give --method {owner}."
+            )
     if method in ("blocks", "together") and test:
         raise InputError(f"The method {method} holds out validation alone; leave --test out.")
     paths = [out]
@@ -244,7 +262,9 @@ def check(
     split: Annotated[
         Path | None, typer.Option(help="Look for frames that are alike across its parts.")
     ] = None,
-    near: Annotated[float, typer.Option(help="A; frames nearer than this are the same.")] = 0.01,
+    near: Annotated[
+        float, typer.Option(min=0.0, help="A; frames nearer than this are the same.")
+    ] = 0.01,
 ) -> None:
     """Look for duplicates and leakage, outliers, net forces, wrong units; status 1 if any."""
     from mdgraph.data import open_dataset, read_split

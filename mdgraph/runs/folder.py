@@ -340,6 +340,8 @@ def refuse_used(path: Path) -> None:
         used = [entry for entry in entries if not _is_left_over(entry)]
         ancestors = (path, *path.absolute().parents)
         place = next(ancestor for ancestor in ancestors if ancestor.exists())
+        if not place.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(place, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     if RunDirectory(path).holds_run():

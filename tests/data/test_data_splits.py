@@ -135,6 +135,12 @@ def test_parts_and_seeds_that_cannot_be(
         random_split(dataset, **({"validation": 0.1, "test": 0, "seed": 0} | options))
 
 
+def test_the_method_file_leaves_some_frames(dataset: Any) -> None:
+    everything = [source.file for source in dataset.sources]
+    with pytest.raises(InputError, match="All frames came from the named files"):
+        file_split(dataset, 0.1, 0, [], everything, seed=0)
+
+
 def test_the_method_file_needs_a_file(dataset: Any) -> None:
     with pytest.raises(InputError, match="name them with --validation-file or --test-file"):
         file_split(dataset, 0.1, 0, [], [], seed=0)

@@ -165,7 +165,7 @@ def test_a_committee_needs_two_potentials(
 ) -> None:
     same = [ensemble / "seed-1", "--committee", ensemble / "seed-2" / ".." / "seed-1"]
     for members, text in (
-        ([ensemble / "seed-1"], "a committee has at least two members"),
+        ([ensemble / "seed-1"], "committee has two potentials or more"),
         (same, "All members of the committee have the same weights"),
     ):
         done = mdgraph_command("eval", water_file, "--no-check", "--committee", *members)

@@ -122,6 +122,7 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "odd device": (["--device=toaster"], "Unknown device 'toaster'; choose cpu, cuda or cuda:N"),
     "device for others": (["--device=meta"], "mdgraph does not run on 'meta'"),
     "file of options": (["--config=none.yaml"], "Cannot read none.yaml: there is no such file"),
+    "place within a file": (["--out=/dev/null/x"], "Cannot use /dev/null/x: a part of its path"),
     "place for a folder": (["--out=/dev/null"], "Cannot use /dev/null: a part of its path is not"),
     "place for nobody": (["--out=/dev/null/run"], "/dev/null"),
 }

@@ -49,6 +49,8 @@ class TestYAML:
             ("steps: 3".encode("utf-16"), "its text is UTF-16; save it as UTF-8"),
             (b"\tsteps: 3", "line 1: this is not YAML"),
             (b"a: 1\n---\nb: 2", "line 2: this is not YAML"),
+            (b"steps: yes", "line 1: steps is True; it should be a number, and yes, no, on"),
+            (b"temperature_K: off", "temperature_K is False; it should be a number"),
             (b"structure: 5", "it should be the name of a file, or a list of such"),
         ],
     )
