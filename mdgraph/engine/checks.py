@@ -86,6 +86,10 @@ Array = NDArray[np.float64]
 DENSEST: Final = 1.0
 """Smallest volume of an atom, A^3; metallic hydrogen, the densest matter, has a little more."""
 
+FRACTIONS: Final = (4, 4.0)
+"""Atoms, and A^3 of the cell for each of them: so many within a cube of 1 A, as fractions are, in
+so large a cell are no structure, whose shortest distance would be 1.41 A at most."""
+
 NEAREST: Final = 0.4
 """If most atoms have another one nearer than this (A), lengths are not in Angstrom. A few pairs
 may be closer, such as in studies of nuclear repulsion down to 0.3 A."""
@@ -114,7 +118,8 @@ def check_lengths(systems: Sequence[System], *, distances: bool = True) -> None:
         distances: whether it looks at distances too; see `any_close`.
 
     Raises:
-        InputError: no more than 1 A^3 for each atom, or most atoms closer than 0.4 A to another.
+        InputError: no more than 1 A^3 for each atom, most atoms closer than 0.4 A to another, or
+            all of them in a small part of a cell, as fractions are.
     """
     if not distances:
         systems = _check_volumes(SystemArrays.of(systems))
@@ -134,11 +139,12 @@ def _check_volumes(systems: SystemArrays) -> list[System]:
     starts = systems.ends - systems.sizes
     highest = np.maximum.reduceat(systems.positions, starts)
     lowest = np.minimum.reduceat(systems.positions, starts)
-    volumes = (highest - lowest + _MARGIN).prod(axis=1)
+    widths = highest - lowest
+    volumes = (widths + _MARGIN).prod(axis=1)
     periodic = systems.pbc.all(axis=1)
-    volumes[periodic] = np.minimum(
-        volumes[periodic], np.abs(np.linalg.det(systems.cells[periodic]))
-    )
+    cells = np.abs(np.linalg.det(systems.cells[periodic]))
+    volumes[periodic] = np.minimum(volumes[periodic], cells)
+    _check_fractions(widths[periodic], cells, systems.sizes[periodic])
     mixed = systems.pbc.any(axis=1) & ~periodic
     _check_volume((volumes / systems.sizes)[~mixed])
     return [systems[place] for place in np.flatnonzero(mixed).tolist()]
@@ -149,6 +155,20 @@ def _check_volume(volumes: Array) -> None:
     volume = volumes.min(initial=np.inf)
     if volume <= DENSEST:
         raise _wrong_unit(f"There are {volume:.2g} A^3 for each atom, too few for any matter")
+
+
+def _check_fractions(widths: Array, volumes: Array, counts: NDArray[np.int64] | np.int64) -> None:
+    """Refuses atoms that fractions of their cell put into a cube of 1 A.
+
+    Args:
+        widths: (G, 3) from the lowest to the highest position, A.
+        volumes: (G) of the cells, which are periodic in three directions, A^3.
+        counts: (G) of atoms.
+    """
+    fewest, roomy = FRACTIONS
+    alike = (counts >= fewest) & (widths.max(axis=1) <= 1.0) & (volumes > roomy * counts)
+    if alike.any():
+        raise _wrong_unit("All atoms are within 1 A along x, y and z, and the cell is far larger")
 
 
 def check_lengths_of(state: State) -> None:
@@ -185,7 +205,10 @@ def _check(positions: Array, cells: Array, pbc: NDArray[np.bool_], *, distances:
     """Checks systems of as many atoms each: (G, n, 3), (G, 3, 3) and (3,)."""
     count = positions.shape[1]
     fractional = positions @ np.linalg.inv(cells)
-    open_box = abs(np.linalg.det(cells)) * _widths(fractional)[:, ~pbc].prod(axis=1)
+    volumes = np.abs(np.linalg.det(cells))
+    if pbc.all():
+        _check_fractions(np.ptp(positions, axis=1), volumes, np.int64(count))
+    open_box = volumes * _widths(fractional)[:, ~pbc].prod(axis=1)
     _check_volume(np.minimum(open_box, _widths(positions).prod(axis=1)) / count)
     if not distances:
         return

@@ -46,6 +46,9 @@ from mdgraph.system import System, SystemArrays, Topology
 
 _logger = logging.getLogger(__name__)
 
+_WHOLE: Final = 0.99
+"""Least occupancy of a site that counts as full."""
+
 
 def from_ase(atoms: Atoms) -> System:
     """Converts ASE's Atoms to a system; copies the arrays.
@@ -301,6 +304,8 @@ def read_atoms(path: Path, index: int | slice = slice(None)) -> Iterator[tuple[i
     first = index.start or 0 if isinstance(index, slice) else index
     step = index.step or 1 if isinstance(index, slice) else 1
     for place, atoms in enumerate(frames):
+        if ase_format.name == "cif":
+            _check_whole_sites(path, atoms)
         yield first + step * place if first >= 0 < step else None, atoms
 
 
@@ -347,6 +352,21 @@ def _parse(path: Path, ase_format: IOFormat, index: int | slice) -> list[Atoms]:
     except Exception as error:  # ASE's readers raise errors of any class
         raise unreadable(path, error, ase_format.description) from error
     return frames[selection] if ase_format.single else frames
+
+
+def _check_whole_sites(path: Path, atoms: Atoms) -> None:
+    """Refuses a crystal with disorder, of which ASE's reader makes whole atoms of one element.
+
+    It notes the shares in `info`, which also a structure made of these atoms still has; so only
+    what was read from CIF is looked at.
+    """
+    for site in atoms.info.get("occupancy", {}).values():
+        if len(site) > 1 or min(site.values()) < _WHOLE:
+            shares = name_some([f"{share:g} {symbol}" for symbol, share in site.items()])
+            raise FileError(
+                f"Cannot use {path}: a site holds {shares}, where a structure has one whole atom; "
+                "make a cell of whole atoms, or set its occupancy to 1."
+            )
 
 
 def _needs_decoding(path: Path) -> bool:

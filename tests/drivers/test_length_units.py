@@ -104,6 +104,31 @@ def test_fractions_of_the_cell_are_refused() -> None:
         check_lengths([from_ase(atoms)])
 
 
+@pytest.mark.parametrize(
+    ("name", "structure", "a"),
+    [("Cu", "fcc", 3.6), ("Si", "diamond", 5.43), ("NaCl", "rocksalt", 5.64), ("W", "bcc", 3.16)],
+)
+@pytest.mark.parametrize("distances", [True, False])
+def test_fractions_of_the_cell_of_a_crystal_are_refused(
+    name: str, structure: str, a: float, distances: bool
+) -> None:
+    crystal = bulk(name, structure, a=a, cubic=True)
+    if len(crystal) < 4:
+        crystal = crystal.repeat((2, 1, 1))
+    sound = from_ase(crystal)
+    check_lengths([sound], distances=distances)
+    crystal.positions = crystal.get_scaled_positions() - 0.5
+    with pytest.raises(InputError, match="fractions of the cell"):
+        check_lengths([sound, from_ase(crystal)], distances=distances)
+
+
+def test_small_molecules_in_a_cell_are_no_fractions() -> None:
+    for name in ("H2", "HF", "H2O", "CH4", "NH3", "H2CO"):
+        atoms = molecule(name, vacuum=6.0)
+        atoms.pbc = True
+        check_lengths([from_ase(atoms)])
+
+
 def test_molecules_in_nm_far_from_each_other_are_refused() -> None:
     """Their box is not dense; their atoms are."""
     apart = liquid(64)

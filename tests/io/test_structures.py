@@ -91,6 +91,32 @@ class TestSharedStructures:
         np.testing.assert_array_equal(system.positions, oracle.positions)
 
 
+class TestDisorder:
+    @pytest.mark.parametrize(
+        ("sites", "sentence"),
+        [
+            ("Cu1 Cu 0 0 0 0.75\nZn1 Zn 0 0 0 0.25", "a site holds 0.75 Cu, 0.25 Zn, where a"),
+            ("Cu1 Cu 0 0 0 0.5", "a site holds 0.5 Cu, where a structure has one whole atom"),
+            ("Cu1 Cu 0 0 0 1", None),
+            ("Cu1 Cu 0 0 0 0.995(3)", None),
+        ],
+    )
+    def test_sites_of_a_cif_are_whole(
+        self, tmp_path: Path, sites: str, sentence: str | None
+    ) -> None:
+        cell = "".join(f"_cell_length_{one} 3.6\n" for one in "abc")
+        cell += "".join(f"_cell_angle_{one} 90\n" for one in ("alpha", "beta", "gamma"))
+        columns = ["label", "type_symbol", "fract_x", "fract_y", "fract_z", "occupancy"]
+        loop = "loop_\n" + "".join(f"_atom_site_{one}\n" for one in columns)
+        group = "_space_group_IT_number 225\n"
+        (tmp_path / "alloy.cif").write_text(f"data_alloy\n{cell}{group}{loop}{sites}\n")
+        if sentence is None:
+            assert read_system(tmp_path / "alloy.cif").symbols == ["Cu"] * 4
+        else:
+            with pytest.raises(FileError, match=sentence):
+                read_system(tmp_path / "alloy.cif")
+
+
 class TestElementsFromNames:
     @pytest.mark.parametrize(
         ("name", "residue", "symbol"),
