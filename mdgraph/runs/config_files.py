@@ -319,7 +319,17 @@ def check_keys(entries: Sequence[Entry], known: Collection[str]) -> None:
 def plain(message: str) -> str:
     """A message of pydantic as the second half of a sentence."""
     message = message.replace("Value error, ", "", 1).replace("Input should", "it should", 1)
+    message = message.replace("a valid tuple", "a list, such as [a, b]", 1)
     return message.replace("Unable", "unable", 1).partition(", unable to parse")[0]
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first error of pydantic as part of a sentence, with the key it is of."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        return f"there is no key {key}"
+    return f"{key}: {plain(first['msg'])}" if key else plain(first["msg"])
 
 
 def _as_options(message: str, entries: Collection[str], known: Collection[str]) -> str:

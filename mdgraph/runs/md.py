@@ -29,6 +29,7 @@ from mdgraph.processes import launched_devices
 from mdgraph.runs import folder as directory
 from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
 from mdgraph.runs.config_fields import MOST_STEPS
+from mdgraph.runs.config_files import first_fault
 from mdgraph.runs.folder import Run, RunDirectory, description, environment, finish_start
 from mdgraph.runs.observe import DomainReporter, ObservedReporter
 from mdgraph.runs.potential import Source, read_potential
@@ -761,14 +762,14 @@ def _configuration(
     except ValidationError as error:
         raise FileError(
             f"{folder.record} holds a configuration that this mdgraph does not take "
-            f"({error.errors()[0]['msg']}); put back the original."
+            f"({first_fault(error)}); put back the original."
         ) from error
     if "time_ps" in record and {"steps", "time_ps"} & changes.keys():
         own |= {"steps": None, "time_ps": None}
     try:
         return kind(**{**own, **changes})
     except ValidationError as error:
-        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        message = first_fault(error)
         text = ", ".join(f"{name} {value}" for name, value in changes.items())
         raise InputError(
             f"A run cannot go on with {printable(text, 200)}: {message}; give what it takes."

@@ -232,8 +232,14 @@ def fixed_tensors(
 def check_labels(
     config: TrainConfig, potential: TensorNetPotential, dataset: Dataset, parts: Parts
 ) -> None:
-    """Raises InputError if a term of the loss lacks charges, labels or pairs."""
+    """Raises InputError if a term of the loss lacks charges, labels, pairs or atoms."""
     loss = config.loss
+    absent = set(loss.elements) - {SYMBOLS[number] for number in np.unique(dataset.numbers())}
+    if absent:
+        raise InputError(
+            f"loss.elements weighs {name_some(sorted(absent))}, and no frame has such atoms; "
+            "correct the symbol, or leave it out."
+        )
     if any(loss.dipole.weight) and not potential.predicts_charges:
         raise InputError(
             "loss.dipole needs charges, which TensorNet has not; take architecture tensornet2, or "

@@ -123,7 +123,7 @@ class TestFailures:
             ("run.json", b"{", "run.json is damaged"),
             ("run.json", b'{"format": 99}', "has format 99"),
             ("run.json", b'{"format": 1}', "run.json is damaged"),
-            ("run.json", None, "a configuration that this mdgraph does not take"),
+            ("run.json", None, r"this mdgraph does not take \(ensemble: did you mean nve\?\)"),
             ("checkpoint.safetensors", b"", "is not a whole safetensors file"),
             ("trajectory.h5md", b"", "trajectory.h5md"),
             ("log.csv", b"", "is no log of a run"),

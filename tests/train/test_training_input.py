@@ -67,6 +67,8 @@ pytestmark = pytest.mark.usefixtures("without_report")
         ({"learning_rate": 1e10}, "learning_rate is 10000000000.0"),
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
         ({"batch": 10**12}, "batch is 1000000000000"),
+        ({"also_log": "wandb"}, r"also_log is 'wandb'; it should be a list, such as \[a, b\]"),
+        ({"loss": {"elements": {"Xe": 2.0}}}, "loss.elements weighs Xe, and no frame has such"),
         ({"seed": -1}, "seed is -1"),
         (
             {"potential": {"channels": 4096, "layers": 64}},
