@@ -259,6 +259,23 @@ def refuse_existing(path: Path, *, overwrite: bool = False, option: bool = False
     raise disk_failure(path, "write", FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
 
 
+def check_folder(path: Path) -> None:
+    """Checks that a folder can be made and written to, or can be if it exists; makes nothing.
+
+    Raises:
+        FileError: it cannot.
+    """
+    with disk_failures(path, "use"):
+        ancestors = (path, *path.absolute().parents)
+        place = next(ancestor for ancestor in ancestors if ancestor.exists())
+        if not place.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(place, os.W_OK | os.X_OK):
+            read_only = os.statvfs(place).f_flag & os.ST_RDONLY
+            number = errno.EROFS if read_only else errno.EACCES
+            raise OSError(number, os.strerror(number))
+
+
 @contextlib.contextmanager
 def replacing(path: str | Path, *, new: bool = False) -> Iterator[tuple[Path, Callable[[], None]]]:
     """Writes a temporary file, which then replaces `path` in one step.

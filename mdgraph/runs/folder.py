@@ -1,7 +1,6 @@
 """The folder of a run: its paths, its lock, and run.json."""
 
 import contextlib
-import errno
 import fcntl
 import json
 import logging
@@ -24,7 +23,7 @@ from mdgraph.engine import Simulation
 from mdgraph.engine.replicas.ranks import ALONE, Ranks
 from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.evaluators import AutogradEvaluator, Evaluator, MultipleTimeStepEvaluator
-from mdgraph.io.files import disk_failures, sync_file, write_atomically
+from mdgraph.io.files import check_folder, disk_failures, sync_file, write_atomically
 from mdgraph.io.formats import FORMATS
 from mdgraph.io.topology import topology_of
 from mdgraph.runs.config import MDConfig, RunConfig
@@ -338,12 +337,7 @@ def refuse_used(path: Path) -> None:
     with disk_failures(path, "use"):
         entries = list(path.iterdir()) if path.exists() else []
         used = [entry for entry in entries if not _is_left_over(entry)]
-        ancestors = (path, *path.absolute().parents)
-        place = next(ancestor for ancestor in ancestors if ancestor.exists())
-        if not place.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if not os.access(place, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    check_folder(path)
     if RunDirectory(path).holds_run():
         raise InputError(
             f"{path} holds a run already; go on with it with --resume, or give another "

@@ -18,7 +18,7 @@ from mdgraph.errors import (
     errors_logged_alone,
     printable,
 )
-from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
+from mdgraph.io.files import check_folder, disk_failures, refuse_existing, write_atomically
 from mdgraph.runs.data_commands import import_frames, with_import_options
 from mdgraph.runs.options import Overwrite, potential_argument
 
@@ -97,6 +97,7 @@ def validate(
     """Check a potential: errors, molecules, crystals, dynamics; status 1 if anything is wrong."""
     for name in (JSON_FILE, PAGE_FILE):
         refuse_existing(out / name, overwrite=overwrite, option=True)
+    check_folder(out)
     # Imported here, so that the command line starts fast.
     from mdgraph.devices import device_named, hardware_name
     from mdgraph.runs.config import Configuration

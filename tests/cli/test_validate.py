@@ -133,6 +133,7 @@ def test_a_split_leaves_the_frames_held_out(
         ([], "No frames are given and none come with"),
         (["nowhere.xyz"], "nowhere.xyz"),
         (["--frame-interval-fs", "1"], "between frames of DATA"),
+        (["--out", "/dev/null/out"], "Cannot use /dev/null/out: a part of its path is not a"),
     ],
 )
 def test_wrong_input_is_one_sentence(

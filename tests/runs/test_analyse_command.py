@@ -449,6 +449,7 @@ def test_wrong_input(
         ([other, "--only", "rdf"], "No rdf: there is no cell that is periodic in three"),
         ([other, "--only", "msd"], "No msd: 2 frames are too few; 4 are needed."),
         ([path, "--first", 500], "There is no frame 500"),
+        ([path, "--out", "/dev/null/out"], "Cannot use /dev/null/out: a part of its path is not"),
         ([broken], "frame 2 has positions or a cell that are not finite"),
         ([path, "--window", 2, "--only", "msd"], "No msd: a window of 2 frames has no lag between"),
         ([path, "--rdf-bins", 10**8], "--rdf-bins: it should be less than or equal to 100000"),
@@ -463,7 +464,7 @@ def test_wrong_input(
             "--rdf-range-A is -1; give a distance",
         ),
     ):
-        done = mdgraph_command("analyse", *words, "--out", out)
+        done = mdgraph_command("analyse", "--out", out, *words)
         assert done.status == 1, words
         assert sentence in done.err
         assert done.err.count("error") == 1

@@ -24,7 +24,7 @@ from mdgraph.analysis.pages import html_image, html_page, html_table
 from mdgraph.engine.observables.base import finite_or_null
 from mdgraph.errors import FileError, InputError, name_some, printable, similar_names
 from mdgraph.io.conversion import JoinedTrajectory, frames_between
-from mdgraph.io.files import disk_failures, sync_file
+from mdgraph.io.files import check_folder, disk_failures, sync_file
 from mdgraph.io.trajectories import Frame
 from mdgraph.runs.analyse.quantities import (
     FEWEST_INDEPENDENT,
@@ -63,6 +63,8 @@ def refuse_folder(out: Path, results: str, *, overwrite: bool) -> None:
     Raises:
         FileError: the folder may not be written.
     """
+    if not out.is_file():
+        check_folder(out)
     with disk_failures(out, "write"):
         if not out.exists():
             return
