@@ -406,7 +406,7 @@ def _stream_of(configuration: FramesConfig, work_on: WorkOn, ranks: StreamRanks)
         task = DeviceTask(name, workers, ahead, (configuration, work_on, devices[name]))
         return _evaluating_here(task)
     cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    threads = int(os.environ.get("OMP_NUM_THREADS", max(1, cores // len(devices))))
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // len(devices))))
     shares = [len(range(place, workers, len(devices))) for place in range(len(devices))]
     with ExitStack() as stack:
         processes = []

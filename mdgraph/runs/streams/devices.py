@@ -51,13 +51,13 @@ class DeviceProcess(StreamProcess):
 
     advice = "--resume"
 
-    def __init__(self, serve: str, task: DeviceTask, threads: int) -> None:
+    def __init__(self, serve: str, task: DeviceTask, threads: str) -> None:
         """Starts it; `begin` waits until it can evaluate.
 
         Args:
             serve: words of Python that end in `DeviceService.run`.
             task: of the process.
-            threads: of torch in it, on the host.
+            threads: of torch in it, on the host, as OMP_NUM_THREADS has them.
         """
         super().__init__()
         self.name, self.workers = task.device, task.workers

@@ -145,12 +145,12 @@ class StreamProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._calls: IO[bytes] | None = None
 
-    def _start(self, *words: str, threads: int = 1, **options: Any) -> None:
+    def _start(self, *words: str, threads: str = "1", **options: Any) -> None:
         """Runs Python on some words, with a pipe for answers; its standard input, if one, is it."""
         self._process = subprocess.Popen(
             [sys.executable, *SAME_MODULES, *words],
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": module_path(), "OMP_NUM_THREADS": str(threads)},
+            env=os.environ | {"PYTHONPATH": module_path(), "OMP_NUM_THREADS": threads},
             **options,
         )
         widen(self._process.stdin, self._process.stdout)
