@@ -131,6 +131,22 @@ def signals_ignored() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Delivers signals once what is within is over, such as an import that aborts on exceptions."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def import_torch() -> None:
+    """Imports torch, which ends the process with a dump where an exception comes in between."""
+    with signals_deferred():
+        import torch  # noqa: F401
+
+
+@contextlib.contextmanager
 def signals_caught() -> Iterator[None]:
     """Ends what is within by `Interrupted` when a signal comes; outside the main thread does not.
 

@@ -58,7 +58,7 @@ from mdgraph.runs.options import (
     potential_argument,
 )
 from mdgraph.shipped import EXAMPLES, FILE_NAME, write_example
-from mdgraph.signals import Interrupted, signals_ignored, unfinished_status
+from mdgraph.signals import Interrupted, import_torch, signals_ignored, unfinished_status
 
 logger = logging.getLogger(__name__)
 
@@ -286,6 +286,7 @@ def _outcome(
     extend_ps: float | None = None,
     from_run: Path | None = None,
 ) -> "RunOutcome":
+    import_torch()
     from mdgraph.runs import md as dynamics
 
     with _said_once():
@@ -980,6 +981,7 @@ def _common(
 @options_of(EvalConfig)
 def evaluate(config: ConfigFile = None, **options: Any) -> None:
     """Write energies, forces and stress of structures."""
+    import_torch()
     from mdgraph.runs import evaluation
     from mdgraph.runs.config_files import read_configuration
 
@@ -992,6 +994,7 @@ def evaluate(config: ConfigFile = None, **options: Any) -> None:
 @options_of(RelaxConfig)
 def relax(config: ConfigFile = None, **options: Any) -> None:
     """Move many structures at once to minima of the energy, and write these."""
+    import_torch()
     from mdgraph.runs.config_files import read_configuration
     from mdgraph.runs.evaluation import relax_frames
 
@@ -1018,6 +1021,7 @@ def bench(
     **options: Any,
 ) -> None:
     """Time a potential, the shipped water by default, or with --verify hold it against float64."""
+    import_torch()
     from mdgraph.runs.config_files import read_configuration
 
     configuration = read_configuration(BenchConfig, None, given_options(options, BenchConfig))

@@ -38,7 +38,7 @@ from mdgraph.runs.config_files import (
 )
 from mdgraph.runs.data_commands import import_frames, with_import_options
 from mdgraph.runs.options import GroupedCommand, Overwrite
-from mdgraph.signals import Interrupted, settle
+from mdgraph.signals import Interrupted, import_torch, settle
 
 if TYPE_CHECKING:
     from mdgraph.train.config import TrainConfig
@@ -126,6 +126,7 @@ def read_training(path: Path, changes: dict[str, Any], *, stored: bool = False) 
 
     Where the file gives no length, `with_recipe` fills in what it leaves out.
     """
+    import_torch()
     from mdgraph.train.config import TrainConfig
     from mdgraph.train.recipes import with_recipe
 

@@ -21,6 +21,7 @@ from mdgraph.errors import (
 from mdgraph.io.files import check_folder, disk_failures, refuse_existing, write_atomically
 from mdgraph.runs.data_commands import import_frames, with_import_options
 from mdgraph.runs.options import Overwrite, potential_argument
+from mdgraph.signals import import_torch
 
 if TYPE_CHECKING:
     from mdgraph.data import LabelledFrame
@@ -99,6 +100,7 @@ def validate(
         refuse_existing(out / name, overwrite=overwrite, option=True)
     check_folder(out)
     # Imported here, so that the command line starts fast.
+    import_torch()
     from mdgraph.devices import device_named, hardware_name
     from mdgraph.runs.config import Configuration
     from mdgraph.runs.potential import read_potential

@@ -298,6 +298,54 @@ class TestSignals:
         assert told == [KeyError, KeyError]
 
 
+@pytest.mark.skipif(
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN, reason="ignored in the background"
+)
+def test_a_deferred_signal_comes_when_all_is_over() -> None:
+    reached = False
+    with signals_caught(), pytest.raises(Interrupted), signals.signals_deferred():
+        signal.raise_signal(signal.SIGINT)
+        reached = True
+    assert reached
+
+
+SIGNAL_AT_AN_IMPORT = """
+import signal, sys
+name = sys.argv.pop(1)
+class Finder:
+    @staticmethod
+    def find_spec(found, path=None, target=None):
+        if found == name:
+            sys.meta_path.remove(Finder)
+            signal.raise_signal(signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder)
+from mdgraph.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "status", "said"),
+    [
+        ("typer", -signal.SIGINT, ""),
+        ("torch.nn.modules", 130, "mdgraph: Stopped by SIGINT; no half file is left.\n"),
+    ],
+)
+def test_ctrl_c_while_modules_are_imported_ends_without_a_dump(
+    tmp_path: Path, module: str, status: int, said: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNAL_AT_AN_IMPORT, module, "md", "--out", tmp_path / "run"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert (done.returncode, done.stderr) == (status, said)
+    assert not (tmp_path / "run").exists()
+
+
 class TestStreams:
     @pytest.mark.parametrize(
         ("end", "status"),
