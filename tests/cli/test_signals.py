@@ -302,10 +302,15 @@ class TestSignals:
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN, reason="ignored in the background"
 )
 def test_a_deferred_signal_comes_when_all_is_over() -> None:
-    reached = False
-    with signals_caught(), pytest.raises(Interrupted), signals.signals_deferred():
-        signal.raise_signal(signal.SIGINT)
-        reached = True
+    reached = []
+
+    def signalled() -> None:
+        with signals.signals_deferred():
+            signal.raise_signal(signal.SIGINT)
+            reached.append(True)
+
+    with signals_caught(), pytest.raises(Interrupted):
+        signalled()
     assert reached
 
 
