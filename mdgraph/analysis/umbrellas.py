@@ -133,14 +133,18 @@ def join_windows(
         seed: of the draws.
 
     Raises:
-        InputError: pymbar is absent, or windows do not overlap.
+        InputError: pymbar is absent, windows do not overlap, or none has two samples.
     """
     _check_connected(windows)
     counts = np.array([len(window.values) for window in windows])
+    if counts.max() < 2:
+        raise InputError("No window has two independent samples; run longer.")
     energies = np.concatenate([window.energies for window in windows], axis=1)
     solved = _pymbar().MBAR(energies, counts, solver_protocol="robust")
     solution = np.asarray(solved.f_k, dtype=np.float64)
-    overlap = np.asarray(solved.compute_overlap()["matrix"], dtype=np.float64)
+    overlap = np.ones((1, 1))  # which pymbar does not give for one window
+    if len(windows) > 1:
+        overlap = np.asarray(solved.compute_overlap()["matrix"], dtype=np.float64)
     links = _links(overlap)
     state = _Equations(energies, counts)
     numbers = grid.numbers(np.concatenate([window.values for window in windows]))

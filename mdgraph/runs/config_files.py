@@ -319,6 +319,8 @@ def check_keys(entries: Sequence[Entry], known: Collection[str]) -> None:
 def plain(message: str) -> str:
     """A message of pydantic as the second half of a sentence."""
     message = message.replace("Value error, ", "", 1).replace("Input should", "it should", 1)
+    if message.startswith("String should match pattern"):
+        message = "it should be a word of letters, digits and underscores"
     message = message.replace("a valid tuple", "a list, such as [a, b]", 1)
     return message.replace("Unable", "unable", 1).partition(", unable to parse")[0]
 

@@ -157,6 +157,27 @@ def test_umbrella_replicas_give_the_torsion_and_its_barriers(
     assert 0.0 < same < 0.5
 
 
+def test_one_window_is_a_profile_and_one_sample_is_none(
+    profile: Command, mdgraph_command: Command, tmp_path: Path
+) -> None:
+    run = umbrellas(tmp_path / "run", count=1, rows=2000)
+    columns, numbers, _ = profile(run, "--resamples", 5, "--along", "phi")
+    assert (numbers["method"], numbers["links"]) == ("mbar", [])
+    values = columns["free_energy_kJ_per_mol"]
+    truth = torsion(columns["phi_rad"])
+    near = np.abs(np.abs(columns["phi_rad"]) - math.pi) < 0.3
+    apart = (values - truth)[near]
+    assert np.isfinite(apart).any()
+    assert np.nanstd(apart) < 0.3 * KT
+    path = run / "replica-0" / "COLVAR"
+    path.unlink()
+    phi = math.pi - np.linspace(0.0, 0.01, 21)
+    bias = 0.3 / KILOJOULE_PER_MOLE * (phi - math.pi) ** 2
+    colvar(path, phi, 0.0 * phi, bias, fields=("phi", "d", "umbrella.bias"))
+    done = mdgraph_command("free-energy", run, "--out", tmp_path / "none")
+    assert (done.status, "No window has two independent samples" in done.err) == (1, True), done
+
+
 def test_windows_that_were_not_at_equilibrium_are_told(profile: Command, tmp_path: Path) -> None:
     run = umbrellas(tmp_path / "run", rows=200)
     for number in range(18):
@@ -496,6 +517,11 @@ def unknown_windows(tmp_path: Path) -> list[object]:
     return [run, "--temperature-K", 300]
 
 
+def twice(tmp_path: Path) -> list[object]:
+    run = unbiased(tmp_path / "run")
+    return [run, tmp_path / "." / "run"]
+
+
 def three_variables(tmp_path: Path) -> list[object]:
     values = np.random.default_rng(0).normal(size=(50, 3))
     colvar(record(tmp_path / "run") / "COLVAR", values, fields=("a", "b", "c"))
@@ -525,6 +551,7 @@ def three_variables(tmp_path: Path) -> list[object]:
         (sum_with_spring, "in it (spring); leave --method out, and samples are reweighted."),
         (hills_with_spring, "other biases in it (spring); give the folder of the run with its"),
         (unknown_windows, "are joined by their windows; give those of other programs by --windows"),
+        (twice, "run is given twice; give each run once."),
         (three_variables, "There are 3 variables (a, b, c); choose one or two with --along."),
     ],
 )

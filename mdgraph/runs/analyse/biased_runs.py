@@ -190,7 +190,10 @@ def read_biased_runs(
         FileError: a file cannot be read.
     """
     reader = _Reader(temperature)
-    for path in paths:
+    places = [path.resolve() for path in paths]
+    for number, path in enumerate(paths):
+        if places[number] in places[:number]:
+            raise InputError(f"{path} is given twice; give each run once.")
         reader.add(path)
     if windows is not None:
         for path, biases in _read_windows(windows):
