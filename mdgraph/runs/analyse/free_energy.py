@@ -427,8 +427,8 @@ def _warm(parts: Sequence[_Equilibrated]) -> list[str]:
         return []
     sentence = (
         f"The mean temperature is not the {bath:g} K of the bath in {name_some(others, 4)}; a "
-        "spring that was pulled from far away heats the system: leave out more of the start by "
-        "--discard-ps, or run longer."
+        "spring that was pulled from far away heats the system, and a start at a minimum cools it: "
+        "leave out more of the start by --discard-ps, or run longer."
     )
     return [sentence]
 
