@@ -60,8 +60,8 @@ def run_prepared(context: Any, words: Sequence[object], folder: Path) -> Ended:
 
 def ended(context: Any, words: Sequence[object], **options: Any) -> Ended:
     """Runs a process to its end; see `PreparedProcess` for the arguments."""
-    pipe = subprocess.PIPE
-    with PreparedProcess(context, words, stdout=pipe, stderr=pipe, **options) as process:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    with PreparedProcess(context, words, **options) as process:
         out, err = process.communicate()
     return Ended(process.wait(), out, err)
 
@@ -221,6 +221,8 @@ def _become(
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
+    # The command line replaces streams that are still those of the interpreter's start.
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
     status: object = 0
     try:
         _run(words)
