@@ -16,10 +16,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-if os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
     # NumPy and SciPy read this when they are imported. Threads of tests side by side wait for each
     # other in products of 3 by 3 matrices, too.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Together tests have one thread a core, also in processes that they start. Where another
+    # process has the core that one of OpenMP's threads waits for, the others compute in vain.
+    THREADS = max(1, (os.cpu_count() or 1) // int(workers))
+    os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
 
 import hypothesis
 import pytest
@@ -80,9 +84,8 @@ typer.main.get_command = lambda app: command_of(app, tuple(ENSEMBLES), _get_comm
 
 SHARED = Path(os.environ.get("MDGRAPH_SHARED", ROOT.parent / "shared"))
 
-if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
-    # Tests run side by side: together they have one thread a core.
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(workers)))
+if workers:
+    torch.set_num_threads(THREADS)
 
 # The same cases in every run; the suite's own time limit bounds each test.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
