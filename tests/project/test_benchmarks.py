@@ -127,15 +127,15 @@ def test_metadynamics_of_both_programs_errs_alike(printed: Callable[..., str]) -
 
 def test_openmm_overhead_prints_a_table(run: Run) -> None:
     sizes = ["--atoms", 24, "--channels", 8, "--steps", 10]
-    for _ in range(3):  # what else the machine does can turn two medians round
+    for _ in range(3):  # what else the machine does can make a median several times as long
         done = run("openmm_overhead.py", *sizes, "--seconds", 0.2, "--device", "cpu", "--json")
         assert done.returncode == 0, done.stderr
         row = json.loads(done.stdout)
-        if 0.2 < row["ratio"] < 5.0 and row["openmmml_ms"] > row["graph_ms"]:
+        # Medians of ten steps, timed one after the other: a busy machine makes either half as long.
+        likely = 0.2 < row["ratio"] < 5.0 and row["openmmml_ms"] > 0.5 * row["graph_ms"] > 0.0
+        if likely:
             break
-    assert 0.2 < row["ratio"] < 5.0
-    # Medians of ten steps, timed one after the other: a busy machine makes either half as long.
-    assert row["openmmml_ms"] > 0.5 * row["graph_ms"] > 0.0
+    assert likely, row
 
 
 def test_steps_prints_a_table(printed_lines: Callable[..., list[str]]) -> None:
