@@ -74,7 +74,7 @@ def _systems(structures: Any) -> list[System]:
     atoms_class = getattr(sys.modules.get("ase"), "Atoms", ())
     single = isinstance(structures, (System, atoms_class))
     if not single and not isinstance(structures, Iterable):
-        structures = [None]
+        structures = [structures]
     systems = []
     for structure in [structures] if single else structures:
         system = structure

@@ -56,6 +56,9 @@ COMPRESSIONS: Final[dict[str, Callable[[Path], Any]]] = {
 }
 """Function that opens a compressed file, by suffix."""
 
+_MARKS: Final = {".gz": b"\x1f\x8b", ".bz2": b"BZh9", ".xz": b"\xfd7zXZ\0"}
+"""First bytes of compressed files."""
+
 LARGEST_RATIO: Final = 200
 """Largest accepted ratio of unpacked to packed size; text of numbers has 2 to 50."""
 
@@ -142,10 +145,16 @@ def as_text(path: str | Path, content: bytes) -> str:
     """Decodes a file as UTF-8, or as Latin-1 if it is not valid UTF-8.
 
     Raises:
-        FileError: the content is UTF-16 or not a text.
+        FileError: the content is UTF-16, compressed, or not a text.
     """
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise FileError(f"Cannot read {_text(path)}: its text is UTF-16; save it as UTF-8.")
+    for suffix, mark in _MARKS.items():
+        if content.startswith(mark):
+            raise FileError(
+                f"Cannot read {_text(path)}: it is compressed; unpack it, or end the name of the "
+                f"file in {suffix}."
+            )
     if b"\0" in content:
         line = content.count(b"\n", 0, content.index(b"\0")) + 1
         raise FileError(

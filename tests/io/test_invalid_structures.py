@@ -121,6 +121,7 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
         "line 4: 'zero' is no number",
     ),
     "a short line": ("a.xyz", WATER.replace(b" 0.93 0", b""), "line 5: it has 2 of 4 columns"),
+    "gz by another name": ("a.xyz", gzip.compress(WATER), "is compressed; unpack it, or end the"),
     "bytes of zero": ("a.xyz", WATER.replace(b"0.96", b"0\0\0"), "line 4 holds bytes of zero"),
     "UTF-16": ("a.pdb", WATER.decode().encode("utf-16"), "its text is UTF-16; save it as UTF-8"),
     "nan": ("a.xyz", WATER.replace(b"0.96", b"nan"), "positions of atom 1 are not finite"),

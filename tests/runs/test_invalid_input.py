@@ -402,3 +402,8 @@ class TestRunsThatFail:
 def test_integrators_from_python(make: Callable[[], object], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         make()
+
+
+def test_what_is_no_structure_is_named() -> None:
+    with pytest.raises(InputError, match="or a list of them; VelocityVerlet is none"):
+        Simulation(VelocityVerlet(0.5), VelocityVerlet(0.5), VelocityVerlet(0.5))
