@@ -153,7 +153,7 @@ def test_resuming_refuses_what_does_not_belong(
     cases: list[tuple[list[str], bytes, str]] = [
         (["".join(lines[:at])], two, "The input has 1 frames, and results of 2 are written"),
         (["".join(lines[at:])], two, "the last of them has other positions or another cell"),
-        (["".join(lines)], two.replace(energy, b"17.5"), "has an energy of 17.5 eV, and"),
+        (["".join(lines)], two.replace(energy, b"17.5"), "has an energy of 17.5 eV, where it is"),
         (["".join(lines)], b"years of work\n" * 3, "holds other things than results of mdgraph"),
     ]
     for (text,), content, sentence in cases:

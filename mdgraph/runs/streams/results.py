@@ -108,23 +108,25 @@ class ResultsFile:
         before, now = from_xyz(last), from_xyz(new)
         fault = None
         if not np.array_equal(before.numbers, now.numbers):
-            fault = "has other atoms"
+            fault = "has other atoms than that of this input"
         elif not np.array_equal(before.pbc, now.pbc):
-            fault = "has other periodic directions"
+            fault = "has other periodic directions than that of this input"
         elif not self._moves and not (
             np.array_equal(before.positions, now.positions)
             and np.array_equal(before.cell, now.cell)
         ):
-            fault = "has other positions or another cell"
+            fault = "has other positions or another cell than that of this input"
         else:
             energies = written_energy(last), written_energy(new)
             limit = _SAME_MINIMUM if self._moves else _SAME_ENERGY
             if not abs(energies[0] - energies[1]) <= limit * len(now):
-                fault = f"has an energy of {energies[0]:.6g} eV, and {energies[1]:.6g} eV now"
+                fault = (
+                    f"has an energy of {energies[0]:.6g} eV, where it is {energies[1]:.6g} eV now"
+                )
         if fault is not None:
             raise InputError(
-                f"{self._path} holds {self.held.count:,} frames, and the last of them {fault} than "
-                "that of this input; resume with the input and the options that it began with, "
+                f"{self._path} holds {self.held.count:,} frames, and the last of them {fault}; "
+                "resume with the input and the options that it began with, "
                 "or give another --out."
             )
 
