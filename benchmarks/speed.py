@@ -114,7 +114,10 @@ def groups(options: argparse.Namespace) -> Iterator[tuple[str, TensorNetPotentia
     if options.aceff:
         structures = [Case(path.stem, read_system(path)) for path in options.aceff_structures]
         made = [Case("acetamide in water", solution(n)) for n in STAND_IN_SIZES]
-        yield f"AceFF, {options.aceff.name}", load(options.aceff), structures or made
+        potential = load(options.aceff)
+        if options.coulomb_cutoff is not None:
+            potential = potential.with_coulomb_cutoff(options.coulomb_cutoff)
+        yield f"AceFF, {options.aceff.name}", potential, structures or made
     if options.matpes:
         crystals = [salt(cells) for cells in SALT_CELLS]
         cases = [
@@ -265,7 +268,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--check", type=int, default=12288, help="most atoms compared in full; beyond, samples"
     )
-    parser.add_argument("--aceff", type=Path, help="checkpoint of AceFF-1.1")
+    parser.add_argument("--aceff", type=Path, help="checkpoint of AceFF")
+    parser.add_argument(
+        "--coulomb-cutoff", type=float, help="A, reaction field of AceFF-2.0, which boxes need"
+    )
     parser.add_argument("--aceff-structures", type=Path, nargs="+", default=[], help="files for it")
     parser.add_argument("--matpes", type=Path, help="folder of a TensorNet that MatGL wrote")
     parser.add_argument("--json", action="store_true", help="one JSON line a row")

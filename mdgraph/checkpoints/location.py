@@ -69,18 +69,19 @@ def locate(path_or_name: str | Path) -> Location:
     """Looks a potential up, and downloads one on the Hub unless its commit is in the Hub's cache.
 
     Args:
-        path_or_name: see `load`. A name takes precedence over a file of the same name.
+        path_or_name: see `load`. A name takes precedence over a file of the same name, but for a
+            Path.
 
     Raises:
         FileError: there is no such user, or no such potential on the Hub; it cannot be downloaded.
         InputError: a malformed address on the Hub, or huggingface_hub is not installed.
     """
-    if isinstance(path_or_name, str):
-        folder = shipped_potentials().get(path_or_name)
-        if folder is not None:
-            return Location(folder, path_or_name)
-        if path_or_name.startswith(HUB):
-            return _from_hub(path_or_name)
+    folder = shipped_potentials().get(str(path_or_name))
+    is_path = isinstance(path_or_name, Path) and path_or_name.exists()
+    if folder is not None and not is_path:
+        return Location(folder, str(path_or_name))
+    if isinstance(path_or_name, str) and path_or_name.startswith(HUB):
+        return _from_hub(path_or_name)
     try:
         return Location(Path(path_or_name).expanduser())
     except RuntimeError as error:

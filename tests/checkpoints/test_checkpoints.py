@@ -295,6 +295,7 @@ def test_shipped_potentials_are_found_by_name(
     (package / "potentials" / "empty").mkdir()
     assert shipped_potentials() == {"ethanol": inside, "water-pbe0": beside}
     assert load("ethanol").config == potential.config
+    assert load(Path("ethanol")).config == potential.config
 
     monkeypatch.chdir(tmp_path)
     Path("ethanol").mkdir()
