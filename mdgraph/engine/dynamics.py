@@ -156,6 +156,9 @@ POWERS: Final = tuple(1 << power for power in range(LONGEST.bit_length()))
 class StepGraphs:
     """Runs steps as CUDA graphs of 1, 2, 4 ... up to 32 steps, or eagerly.
 
+    Steps that are taken together, as those between two evaluations of a large potential, are in one
+    graph, which holds as many of 1, 2, 4 ... times them as are 32 steps at most.
+
     The GPU waits some microseconds between two replays, and not between the steps of one graph.
     Each length is captured when it is first needed, so any number of steps takes few replays.
     No graph crosses the end of a block of steps that the integrator prepares. All graphs
@@ -179,11 +182,12 @@ class StepGraphs:
             integrator: prepares blocks of steps.
             unchanged: context manager that restores the state at its end.
             device: where steps run.
-            together: a power of two, of which all numbers of steps are multiples.
+            together: steps, 32 at most, of which all numbers of steps are multiples.
         """
         self._step_ = step_
         self._together = together
         self._integrator = integrator
+        integrator.block = BLOCK // together * together
         self._unchanged = unchanged
         self._device = device
         self._graphs: dict[int, CapturedGraph] = {}
@@ -203,8 +207,11 @@ class StepGraphs:
 
     @property
     def longest(self) -> int:
-        """Most steps in a graph, one of `POWERS`: as set, or as many as fit into memory."""
-        return max(min(self._longest, self._longest_that_fits), self._together)
+        """Most steps in a graph, one of `POWERS`: as set, or as many as fit into memory.
+
+        Those that are taken together are in one graph, however many.
+        """
+        return min(self._longest, self._longest_that_fits)
 
     @longest.setter
     def longest(self, length: int) -> None:
@@ -220,7 +227,8 @@ class StepGraphs:
         end = step + count
         while step < end:
             self._integrator.prepare_(step)
-            length = self._replay_(end - step, BLOCK - step % BLOCK)
+            block = self._integrator.block
+            length = self._replay_(end - step, block - step % block)
             if not length:
                 self._step_(step + self._together)
             step += length or self._together
@@ -233,7 +241,8 @@ class StepGraphs:
     def _replay_(self, *bounds: int) -> int:
         """Replays the longest graph within the bounds and returns its steps; 0 without graphs."""
         while self.graphed:
-            length = 1 << (min(self.longest, *bounds).bit_length() - 1)
+            calls = max(min(self.longest, *bounds) // self._together, 1)
+            length = self._together << (calls.bit_length() - 1)
             graph = self._graphs.get(length) or self._captured(length)
             if graph is not None:
                 graph.replay()
@@ -259,11 +268,11 @@ class StepGraphs:
 
     def _shorten(self, length: int, error: GraphMemoryError) -> None:
         """Limits graphs to a number of steps; fewer than are taken together leave eager steps."""
-        length = length if length >= self._together else 0
-        self._longest_that_fits = length
-        if length:
+        if length >= self._together:
+            self._longest_that_fits = 1 << (length.bit_length() - 1)
             logger.info("CUDA graphs hold %d steps at most: %s", length, error)
             return
+        self._longest_that_fits = 0
         self._graphs.clear()  # eager steps may need their memory
         if not self._warned:
             say_eager(error)

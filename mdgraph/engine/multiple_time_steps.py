@@ -18,8 +18,8 @@ from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
 
-STEPS: Final = (2, 4, 8, 16, 32)
-"""Steps of the small potential to one of the large; graphs hold powers of two."""
+STEPS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Steps of the small potential to one of the large."""
 
 
 def longest_outer_step(mass: float) -> float:

@@ -297,8 +297,8 @@ class MDConfig(CommitteeConfig, RunConfig):
     """A small potential near to the potential, which acts at every step; the potential then acts
     every inner_steps, of which all numbers of steps are multiples (reversible RESPA)."""
     inner_steps: Annotated[InnerSteps | None, Group.ENSEMBLE] = None
-    """Steps of the inner potential to one of the potential: 2, 4, 8, 16 or 32; without it, as
-    many as make 2 fs, or 3 fs with hydrogens of 3 amu, and two at least."""
+    """Steps of the inner potential to one of the potential: 2, 3, 4, 6, 8, 12, 16, 24 or 32;
+    without it, as many as make 2 fs, or 3 fs with hydrogens of 3 amu, and two at least."""
     trajectory_interval_ps: Annotated[Interval | None, Group.OUTPUT] = None
     """Time between frames of the trajectory, instead of steps."""
     log_interval_ps: Annotated[Interval | None, Group.OUTPUT] = None

@@ -2,8 +2,10 @@
 
 import logging
 import math
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from mdgraph.engine import (
     StochasticVelocityRescaling,
     VelocityVerlet,
 )
+from mdgraph.engine.dynamics import StepGraphs
 from mdgraph.engine.multiple_time_steps import STEPS
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
@@ -70,7 +73,7 @@ def forces(potential: Any, system: System, positions: np.ndarray) -> np.ndarray:
     return at.state.forces.numpy().copy()
 
 
-@pytest.mark.parametrize("inner", [2, 8])
+@pytest.mark.parametrize("inner", [2, 3, 8])
 def test_steps_are_those_of_reversible_respa(inner: int) -> None:
     """Written out by hand: kicks of the difference, velocity Verlet of the small one between."""
     run = run_of(VelocityVerlet(2.0), inner)
@@ -127,13 +130,15 @@ def test_what_is_reported_belongs_to_the_large_potential() -> None:
     ],
     ids=lambda integrator: integrator.name,
 )
-def test_equal_potentials_give_the_steps_of_one(integrator: Any) -> None:
-    two = run_of(integrator, small=LARGE)
+@pytest.mark.parametrize("inner", [3, 4])
+def test_equal_potentials_give_the_steps_of_one(inner: int, integrator: Any) -> None:
+    """With the same random numbers, which are drawn for 30 and for 32 steps at a time."""
+    two = run_of(integrator, inner, small=LARGE)
     one = Simulation(
         argon(2), LARGE, integrator, device="cpu", precision="double", temperature=90.0, seed=4
     )
     for run in (one, two):
-        run.run(40)
+        run.run(36)
     np.testing.assert_allclose(two.state.places(), one.state.places(), rtol=0, atol=1e-9)
     np.testing.assert_allclose(two.state.velocities, one.state.velocities, rtol=0, atol=1e-10)
     np.testing.assert_allclose(two.state.cell, one.state.cell, rtol=0, atol=1e-10)
@@ -293,7 +298,7 @@ def test_replicas_stay_alike_those_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"inner_steps": 3}, "inner_steps is 3; choose among 2, 4, 8, 16"),
+        ({"inner_steps": 5}, "inner_steps is 5; choose among 2, 3, 4, 6, 8"),
         ({"inner_steps": 1}, "choose among"),
         ({"integrator": FIRE()}, "has no time step"),
         ({"small": "copper-pbe"}, "The inner potential: "),
@@ -372,18 +377,41 @@ def test_each_part_is_checked_and_the_state_stays(caplog: pytest.LogCaptureFixtu
     assert sum("Fast evaluator against" in record.message for record in caplog.records) == 2
 
 
-def test_numbers_of_inner_steps_fit_into_graphs() -> None:
-    assert all(math.log2(steps).is_integer() for steps in STEPS)
+@pytest.mark.parametrize("together", [1, *STEPS])
+@pytest.mark.parametrize("longest", [1, 8, 32])
+def test_graphs_hold_whole_outer_steps(together: int, longest: int) -> None:
+    """As many as fit, and none that an integrator prepares by halves; any number is reached."""
+    integrator: Any = SimpleNamespace(prepare_=lambda step: None)
+    graphs = StepGraphs(lambda step: None, integrator, nullcontext, torch.device("cpu"), together)
+    replayed: list[int] = []
+
+    def captured(length: int) -> Any:
+        return SimpleNamespace(replay=lambda: replayed.append(length))
+
+    graphs._captured = captured  # type: ignore[method-assign]
+    graphs.graphed, graphs.longest = True, longest
+    for start, count in ((0, 100), (together, 7), (45 * together, 1)):
+        replayed.clear()
+        step = start
+        graphs.advance_(step, count * together)
+        for length in replayed:
+            assert length % together == 0
+            assert math.log2(length // together).is_integer()
+            assert length <= max(longest, together)
+            assert step // integrator.block == (step + length - 1) // integrator.block
+            step += length
+        assert step == start + count * together
+    assert 32 - together < integrator.block <= 32
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("inner", [2, 8])
+@pytest.mark.parametrize("inner", [2, 3, 8])
 @pytest.mark.parametrize(
     "integrator", [LangevinMiddle(2.0, 90.0), *BAROSTATS], ids=lambda integrator: integrator.name
 )
 def test_graphs_have_the_bits_of_eager_steps(inner: int, integrator: Any) -> None:
     runs = []
-    for graph, longest in (("off", None), ("on", inner), ("on", 32)):
+    for graph, longest in (("off", None), ("on", 1), ("on", 32)):
         runs.append(
             run_of(
                 integrator,
@@ -396,7 +424,7 @@ def test_graphs_have_the_bits_of_eager_steps(inner: int, integrator: Any) -> Non
             )
         )
         runs[-1].run(10 * inner)
-        runs[-1].run(64)
+        runs[-1].run(22 * inner)
     for run in runs[1:]:
         assert run.graphed
         assert_same(runs[0], run)

@@ -112,7 +112,7 @@ def test_the_outer_step_is_2_fs_or_3_with_heavy_hydrogens(
         ({"observe": "rdf:20"}, "observe rdf is 20 steps, .*; give 16 or 24"),
         ({"time_ps": 0.001}, "less than half an outer step of 4 fs"),
         ({"log_interval_ps": 0.001}, "0.25 outer steps of 4 fs"),
-        ({"inner_steps": 3}, "--inner-steps is 3; it should be 2, 4, 8, 16 or 32"),
+        ({"inner_steps": 5}, "--inner-steps is 5; it should be 2, 3, 4, 6, 8, 12, 16, 24 or 32"),
         (
             {"replicas": 2, "temperatures_K": "300,320", "exchange": 20},
             "exchange is 20 steps, .*; give 16 or 24",

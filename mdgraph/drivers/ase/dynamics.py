@@ -403,7 +403,7 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
                 without a calculator.
             inner_potential: small potential that drives the steps between, with `timestep`; see
                 `mdgraph.engine.Simulation`.
-            inner_steps: 2, 4, 8, 16 or 32; without `inner_potential` it means nothing.
+            inner_steps: 2, 3, 4, 6, 8, 12, 16, 24 or 32; of no effect without `inner_potential`.
             seed: key of the random numbers.
             fixcm: whether the centre of mass does not move, as with FixCom; has no effect
                 where atoms are fixed.

@@ -290,7 +290,7 @@ class Simulation(app.Simulation):
                 `inner_steps`-th one, at which `potential` acts; see
                 `mdgraph.engine.Simulation`. Numbers of steps, and intervals of reporters, are
                 multiples of `inner_steps`. Energies and forces are those of `potential`.
-            inner_steps: 2, 4, 8, 16 or 32; without `inner_potential` it means nothing.
+            inner_steps: 2, 3, 4, 6, 8, 12, 16, 24 or 32; of no effect without `inner_potential`.
 
         Raises:
             FileError: the potential cannot be read.

@@ -31,7 +31,7 @@ class Integrator:
     a run needs to continue with the same bits.
 
     Parameters are schedules on the device, so they change without a new capture. Coefficients
-    that depend only on parameters, step and random numbers are computed for `BLOCK` steps at
+    that depend only on parameters, step and random numbers are computed for `block` steps at
     once; a captured step reads its row by the state's step counter. An integrator whose steps
     are kernels computes nothing ahead: its kernels read the schedules.
 
@@ -50,9 +50,11 @@ class Integrator:
             otherwise does without them, unless it says so or gives its own `move_by_kernels_`.
         by_kernels: whether its steps are those kernels on this device; set by `allocate`.
         parameters: schedule of each parameter, by name.
+        block: steps that are prepared together, `BLOCK` at most: what is taken together is in one.
     """
 
     name: ClassVar[str]
+    block: int = BLOCK
     conserves_momentum: ClassVar[bool] = True
     cell_varies: bool = False
     warm: ClassVar[bool] = False
@@ -152,13 +154,13 @@ class Integrator:
         """Computes the coefficients of the block of a step, unless they exist.
 
         The run loop calls it before each launch with the number of the first step; no launch
-        crosses a multiple of `BLOCK`. It does nothing if steps are kernels. Does not sync.
+        crosses a multiple of `block`. It does nothing if steps are kernels. Does not sync.
         """
         if self.by_kernels:
             return
-        block = step // BLOCK
+        block = step // self.block
         if block != self._block:
-            self.prepare_block_(self._steps + block * BLOCK)
+            self.prepare_block_(self._steps + block * self.block)
             self._block = block
 
     def prepare_block_(self, steps: Tensor) -> None:
@@ -174,7 +176,7 @@ class Integrator:
 
     def rows(self, *buffers: Tensor) -> list[Tensor]:
         """Rows of buffers (BLOCK, ...) for the current step; does not sync."""
-        place = (self._state.step % BLOCK)[None]
+        place = (self._state.step % self.block)[None]
         return [buffer.index_select(0, place)[0] for buffer in buffers]
 
     def step_(self, state: State, evaluate: Evaluate) -> None:
