@@ -77,7 +77,7 @@ PLAIN: Final = {False: (0.5, 0.75, 1.0, 1.25, 1.5, 2.0), True: (1.0, 1.5, 2.0, 2
 
 TWO: Final = {
     False: ("0.5x2", "0.5x4", "0.75x4", "0.5x8", "0.75x8"),
-    True: ("1x2", "1x4", "0.75x8", "1.5x4", "1x8"),
+    True: ("1x2", "1x4", "0.75x8", "1.5x4", "2x3", "1x8"),
 }
 """Steps of the small potential, fs, and their number to one of the large."""
 
@@ -404,7 +404,7 @@ class Bench:
         about |= {"atoms": sum(map(len, systems))}
         simulation = self.simulation(systems, mass, steps)
         gpu = self.options.device.type == "cuda"
-        some = 512 if gpu else 2 * steps.inner
+        some = (512 // steps.inner if gpu else 2) * steps.inner
         try:
             simulation.run(some)
             rates: list[float] = []
