@@ -126,6 +126,11 @@ class RadialGrid:
         edges = self.edges()
         return 0.5 * (edges[1:] + edges[:-1])
 
+    def half_widths(self) -> Tensor:
+        """From the centres of the intervals to their edges, (intervals,) float64, A."""
+        edges = self.edges()
+        return 0.5 * (edges[1:] - edges[:-1])
+
     def zone(self, distance: Tensor) -> Tensor:
         """Zone of distances (...) A, int64; outside of the grid, the nearest zone."""
         number = ((distance - self.start) / self.zone_width).floor()

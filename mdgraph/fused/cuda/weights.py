@@ -135,9 +135,7 @@ def rounded(table: RadialTable, device: torch.device) -> LayerTable:
     up to 5e-4 of the largest value and 3e-3 of the largest slope. Values and offsets are scaled
     so that all coefficients are in the range of float16.
     """
-    grid = table.grid
-    edges = grid.edges()
-    half = 0.5 * (edges[1:] - edges[:-1])
+    half = table.grid.half_widths()
     longest = half.max()
     c0, c1, c2, c3 = table.coefficients.double().cpu().unbind(1)
     powers = [c0, c1 * longest, c2 * longest**2, c3 * longest**3]
@@ -149,7 +147,9 @@ def rounded(table: RadialTable, device: torch.device) -> LayerTable:
 
 
 _DIGITS = 11
-"""Bits of c3 in a packed word: a number from -1024 to 1023, plus 1024."""
+_ZERO = 1 << _DIGITS - 1
+"""Bits of c3 in a packed word, and what stands there for zero: a number from -1024 to 1023, plus
+1024."""
 
 
 def packed(
@@ -174,24 +174,22 @@ def packed(
     relative = torch.stack([one / factor for one, factor in zip(largest, factors, strict=True)])
     by_zone = torch.zeros(grid.zones, dtype=torch.float64)
     by_zone.scatter_reduce_(0, zone, relative.amax(0), "amax")
-    most = 2 ** (_DIGITS - 1) - 1
-    steps = 2.0 ** torch.ceil(torch.log2(by_zone.clamp(min=1e-9) / most))
-    edges = grid.edges()
-    reach = (0.5 * (edges[1:] - edges[:-1])).double().cpu().square()[:, None]
+    steps = 2.0 ** torch.ceil(torch.log2(by_zone.clamp(min=1e-9) / (_ZERO - 1)))
+    reach = grid.half_widths().square()[:, None]
     result = []
     for (c0, c1, c2, c3), factor in zip(terms, factors, strict=True):
         step = factor * steps[zone][:, None]
         number = (c3.double() / step).round()
-        digits = number.to(torch.int32) + 2 ** (_DIGITS - 1)
+        digits = number.to(torch.int32) + _ZERO
         word = c2.view(torch.int32)
         size, sign = word & 0x7FFFFFFF, word & -0x80000000
-        size = ((size - digits + 2 ** (_DIGITS - 1)) >> _DIGITS).clamp(min=0) << _DIGITS
+        size = ((size - digits + _ZERO) >> _DIGITS).clamp(min=0) << _DIGITS
         quadratic = (sign | size | digits).view(torch.float32)
         lost = torch.where(c2 == 0.0, 0.0, c2.double() - quadratic.double())  # zeros stay zero
         value = c0.double() + lost * reach
         slope = c1.double() + (c3.double() - number * step) * reach
         rows = _ended(torch.stack([value.float(), slope.float(), quadratic], 1).contiguous())
-        rows[-1, 2] = torch.tensor(2 ** (_DIGITS - 1), dtype=torch.int32).view(torch.float32)
+        rows[-1, 2] = torch.tensor(_ZERO, dtype=torch.int32).view(torch.float32)
         result.append(LayerTable(rows.to(device), factor, packed=True))
     return result, steps.tolist()
 
