@@ -104,8 +104,9 @@ class ForceDifference:
         return resonates, (
             f"Above {LOWEST:,.0f} /cm the forces of the two potentials differ on "
             f"{', on '.join(parts)}. Those on {self.elements[first]} reach {highest[first]:,.0f} "
-            f"/cm, where outer steps from {limits[first]:.2g} fs on gain energy by resonance, the "
-            f"fastest bonds a tenth below that; this one is {outer_step:g} fs{advice}."
+            f"/cm, where outer steps from {limits[first]:.2g} fs on gain energy by resonance, and "
+            f"the fastest bonds from {_SAFE * limits[first]:.2g} fs on; this one is "
+            f"{outer_step:g} fs{advice}."
         )
 
     def _above(self, power: Array) -> Array:

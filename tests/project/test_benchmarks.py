@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -235,12 +235,17 @@ def test_all_structures_can_be_made(
         million=True,
         aceff=Path("aceff.ckpt"),
         aceff_structures=[],
+        coulomb_cutoff=None,
         matpes=Path("matpes"),
     )
     boxes, solutions, crystals = (made for _, _, made in speed.groups(options))
     assert len(boxes) == len(speed.SIZES[kind]) + 1
     assert [len(one.system) for one in solutions] == pytest.approx(speed.STAND_IN_SIZES, rel=0.01)
     assert {one.peer for one in crystals} == set(speed.MATGL.values())
+    field = SimpleNamespace(with_coulomb_cutoff=lambda cutoff: f"reaction field of {cutoff} A")
+    monkeypatch.setattr(speed, "load", lambda path: field)
+    options.coulomb_cutoff, options.atoms, options.million = 12.0, [], False
+    assert next(used for _, used, _ in speed.groups(options)) == "reaction field of 12.0 A"
 
 
 def test_structures_have_the_density_of_the_real_ones(structures: ModuleType) -> None:
