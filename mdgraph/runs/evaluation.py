@@ -36,8 +36,8 @@ from mdgraph.runs.streams.devices import DeviceProcess, DeviceService, DeviceTas
 from mdgraph.runs.streams.pipeline import (
     Convert,
     DeviceStages,
+    Link,
     Pipeline,
-    StageClock,
     StreamProgress,
 )
 from mdgraph.runs.streams.ranks import LinkedRank, ServiceEnded, StreamRanks
@@ -349,39 +349,29 @@ class _Stream:
     Attributes:
         configuration: of the command.
         block: atoms of a block.
-        has_workers: whether other processes parse and format.
         stages: of the device here.
-        work: what it evaluates by.
         processes: of devices.
         ranks: others, where this one is rank 0.
     """
 
     configuration: FramesConfig
     block: int
-    has_workers: bool
     stages: DeviceStages | None = None
-    work: FrameWork | None = None
     processes: Sequence[DeviceProcess] = ()
     ranks: Sequence[LinkedRank] = ()
 
     def pipeline(self, write: Callable[[TextBlock], None]) -> Pipeline:
-        return Pipeline(write, self.stages, [*self.processes, *self.ranks])
+        return Pipeline(write, self.stages, self._links)
 
-    def waiting(self, pipeline: Pipeline) -> dict[str, float]:
-        """Share of its time that each device waited, by name."""
-        own = {} if self.stages is None else {self.stages.name: self._clock(pipeline).share}
-        return own | pipeline.shares
+    @property
+    def _links(self) -> list[Link]:
+        return [*self.processes, *self.ranks]
 
-    def computing(self, pipeline: Pipeline) -> dict[str, float]:
-        """Share of the time that each GPU replays graphs, by name."""
-        if self.stages is None or self.work is None or not self.work.device_seconds:
-            return pipeline.computing
-        share = self.work.device_seconds / self._clock(pipeline).seconds
-        return {self.stages.name: share}
-
-    def _clock(self, pipeline: Pipeline) -> StageClock:
-        assert self.stages is not None
-        return pipeline.clocks[self.stages.name]
+    @property
+    def has_workers(self) -> bool:
+        """Whether other processes parse and format."""
+        own = 0 if self.stages is None else len(self.stages.workers)
+        return own + sum(link.workers for link in self._links) > 0
 
     def close(self) -> None:
         """Ends all processes; of no effect on those that have ended."""
@@ -421,7 +411,6 @@ def _stream_of(configuration: FramesConfig, work_on: WorkOn, ranks: StreamRanks)
     return _Stream(
         configuration,
         _BLOCK[types[0]],
-        has_workers=workers > 0,
         processes=processes,
         ranks=ranks.links(workers),
     )
@@ -447,10 +436,9 @@ def _evaluating_here(task: DeviceTask) -> _Stream:
         evaluate=work.evaluate,
         text=text_of,
         workers=workers,
+        seconds=lambda: work.device_seconds,
     )
-    return _Stream(
-        configuration, _BLOCK[device.type], has_workers=task.workers > 0, stages=stages, work=work
-    )
+    return _Stream(configuration, _BLOCK[device.type], stages)
 
 
 @dataclass(frozen=True, eq=False)
@@ -497,7 +485,7 @@ def _write(
         written = results.append(block)
         for mark in block.notes[len(block) - written : len(block)]:
             note(mark)
-        progress.update(written, pipeline.waiting(), stream.computing(pipeline))
+        progress.update(written, pipeline.waiting(), pipeline.computing())
         if block.failure is not None:
             raise block.failure
 
@@ -520,7 +508,7 @@ def _write(
         progress.close()
         results.close()
     if progress.frames > 1:
-        logger.info("%s.", progress.sentence(pipeline.waiting(), stream.computing(pipeline)))
+        logger.info("%s.", progress.sentence(pipeline.waiting(), pipeline.computing()))
     return FrameCounts(progress.frames, results.held.count)
 
 
@@ -532,7 +520,7 @@ def _serve(
     """Evaluates for another process until that ends; raises SystemExit, or LostRankError."""
 
     def write(block: TextBlock) -> None:
-        waiting, computing = stream.waiting(pipeline), stream.computing(pipeline)
+        waiting, computing = pipeline.waiting_devices(), pipeline.computing()
         give(replace(block, waiting=waiting, computing=computing))
 
     pipeline = stream.pipeline(write)

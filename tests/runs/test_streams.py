@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -344,6 +345,61 @@ def is_running(process: int) -> bool:
     return bool(listed) and not listed.startswith("Z")
 
 
+def assert_helpers_end(
+    command: Callable[..., PreparedProcess],
+    frame: bytes,
+    out: Path,
+    module: str,
+    ending: signal.Signals | None,
+    said_of_killed: str,
+) -> None:
+    """Ends a command that reads a pipe, or the two helpers that it has of a module.
+
+    Args:
+        command: begins it, with its standard input.
+        frame: that it gets until both helpers run and results are there.
+        out: what it writes.
+        module: see `helpers_of`; those of the process that reads end too.
+        ending: signal to the command; None kills the helpers.
+        said_of_killed: a pattern of what it says then.
+    """
+    feeder, fed = os.pipe()
+    process = command(stdin=feeder, stderr=subprocess.PIPE)
+    os.close(feeder)
+    end = time.monotonic() + 120.0
+    with os.fdopen(fed, "wb", buffering=0) as pipe:
+        helpers: list[int] = []
+        while len(helpers) < 2 or not out.exists() or out.read_bytes().count(b"Lattice") < 4:
+            assert time.monotonic() < end
+            pipe.write(frame)
+            time.sleep(0.4)
+            helpers = helpers_of(process.pid, module)
+        assert len(helpers) == 2
+        readers = helpers_of(process.pid, "streams.reading")
+        assert len(readers) == (module == "streams.workers")
+        if ending is None:
+            for helper in helpers:  # either of which may get the next frames
+                os.kill(helper, signal.SIGKILL)
+            pipe.write(frame)
+        else:
+            process.send_signal(ending)
+        _, said = process.communicate(timeout=60.0)
+    if ending is None:
+        assert process.returncode == 1
+        assert re.search(said_of_killed, said)
+    elif ending != signal.SIGKILL:
+        assert process.returncode == 128 + ending
+    while any(is_running(helper) for helper in (*helpers, *readers)):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert len(ase.io.read(out, ":")) >= 4
+
+
+@pytest.fixture
+def one_frame(frames_file: Path) -> bytes:
+    return b"".join(frames_file.read_bytes().splitlines(keepends=True)[:8])
+
+
 @pytest.mark.parametrize(
     "ending",
     [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL, None],
@@ -351,43 +407,14 @@ def is_running(process: int) -> bool:
 def test_no_worker_outlives_the_command(
     processes: Any,
     arguments: list[Any],
-    frames_file: Path,
+    one_frame: bytes,
     tmp_path: Path,
     ending: signal.Signals | None,
 ) -> None:
     """Nor does the command a worker that was killed; what is written then is whole."""
-    feeder, fed = os.pipe()
-    out = tmp_path / "e.extxyz"
-    words = ["eval", "-", *arguments, "--workers", "2"]
-    process = begun(processes, *words, stdin=feeder, stderr=subprocess.PIPE)
-    os.close(feeder)
-    frame = b"".join(frames_file.read_bytes().splitlines(keepends=True)[:8])
-    end = time.monotonic() + 120.0
-    with os.fdopen(fed, "wb", buffering=0) as pipe:
-        workers: list[int] = []
-        while len(workers) < 2 or not out.exists() or out.read_bytes().count(b"Lattice") < 4:
-            assert time.monotonic() < end
-            pipe.write(frame)
-            time.sleep(0.4)
-            workers = helpers_of(process.pid, "streams.workers")
-        readers = helpers_of(process.pid, "streams.reading")
-        assert len(readers) == 1
-        if ending is None:
-            os.kill(workers[0], signal.SIGKILL)
-            os.kill(workers[1], signal.SIGKILL)
-            pipe.write(frame)
-        else:
-            process.send_signal(ending)
-        _, said = process.communicate(timeout=60.0)
-    if ending is None:
-        assert process.returncode == 1
-        assert "A process that reads and formats frames ended (status -9)" in said
-    elif ending != signal.SIGKILL:
-        assert process.returncode == 128 + ending
-    while any(is_running(helper) for helper in (*workers, *readers)):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    assert len(ase.io.read(out, ":")) >= 4
+    command = partial(begun, processes, "eval", "-", *arguments, "--workers", "2")
+    said = r"A process that reads and formats frames ended \(status -9\)"
+    assert_helpers_end(command, one_frame, tmp_path / "e.extxyz", "streams.workers", ending, said)
 
 
 def test_a_process_reads_what_a_thread_reads(frames_file: Path, tmp_path: Path) -> None:
@@ -679,41 +706,14 @@ def test_devices_name_a_broken_frame(
 def test_no_device_outlives_the_command(
     processes: Any,
     arguments: list[Any],
-    frames_file: Path,
+    one_frame: bytes,
     tmp_path: Path,
     ending: signal.Signals | None,
 ) -> None:
     """Nor does the command those of devices that were killed; what is written is whole."""
-    feeder, fed = os.pipe()
-    out = tmp_path / "e.extxyz"
-    words = ["eval", "-", *arguments, "--devices", "cpu,cpu"]
-    process = begun(processes, *words, stdin=feeder, stderr=subprocess.PIPE)
-    os.close(feeder)
-    frame = b"".join(frames_file.read_bytes().splitlines(keepends=True)[:8])
-    end = time.monotonic() + 120.0
-    with os.fdopen(fed, "wb", buffering=0) as pipe:
-        while not out.exists() or out.read_bytes().count(b"Lattice") < 4:
-            assert time.monotonic() < end
-            pipe.write(frame)
-            time.sleep(0.4)
-        devices = helpers_of(process.pid, "evaluation")
-        assert len(devices) == 2
-        if ending is None:
-            for device in devices:  # either of which may get the next frames
-                os.kill(device, signal.SIGKILL)
-            pipe.write(frame)
-        else:
-            process.send_signal(ending)
-        _, said = process.communicate(timeout=60.0)
-    if ending is None:
-        assert process.returncode == 1
-        assert re.search(r"The process that evaluates on cpu \([01]\) ended \(status -9\)", said)
-    elif ending != signal.SIGKILL:
-        assert process.returncode == 128 + ending
-    while any(is_running(helper) for helper in devices):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    assert len(ase.io.read(out, ":")) >= 4
+    command = partial(begun, processes, "eval", "-", *arguments, "--devices", "cpu,cpu")
+    said = r"The process that evaluates on cpu \([01]\) ended \(status -9\)"
+    assert_helpers_end(command, one_frame, tmp_path / "e.extxyz", "evaluation", ending, said)
 
 
 def test_workers_start_before_the_potential_is_loaded(
@@ -1196,9 +1196,9 @@ def test_a_slow_device_leaves_blocks_to_quicker_ranks() -> None:
     assert not device.held_up
     assert list(pipeline.waiting()) == ["reading", "cuda", "rank 1 cuda", "writing"]
     assert pipeline.waiting()["rank 1 cuda"] == 0.25
-    assert pipeline.computing == {"rank 1 cuda": 0.5}
+    assert pipeline.computing() == {"rank 1 cuda": 0.5}
     progress = StreamProgress("eval", 0)
-    said = progress.sentence({"reading": 0.9}, pipeline.computing)
+    said = progress.sentence({"reading": 0.9}, pipeline.computing())
     assert said.endswith("reading 90 %; GPUs compute in graphs: rank 1 cuda 50 %")
     progress.close()
 

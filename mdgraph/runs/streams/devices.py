@@ -7,20 +7,18 @@ input, so it never outlives the process that started it, however that ends; sign
 that one.
 """
 
-import itertools
 import logging
 import pickle
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mdgraph.errors import MDGraphError
 from mdgraph.runs.streams.blocks import FrameBlock, TextBlock, with_plain_failure
 from mdgraph.runs.streams.ranks import ServiceEnded
-from mdgraph.runs.streams.workers import Answers, StreamProcess
+from mdgraph.runs.streams.workers import Answers, StreamProcess, unexpected
 
 _DONE: Final = "done"
 
@@ -62,7 +60,6 @@ class DeviceProcess(StreamProcess):
         super().__init__()
         self.name, self.workers = task.device, task.workers
         self.called = f"The process that evaluates on {task.device}"
-        self._numbers: deque[int] = deque()
         self._start("-c", serve, threads=threads, stdin=subprocess.PIPE, start_new_session=True)
         self._send((task, logging.getLogger("mdgraph").level))
 
@@ -72,13 +69,12 @@ class DeviceProcess(StreamProcess):
 
     def send(self, block: FrameBlock) -> None:
         """See Link."""
-        self._numbers.append(block.number)
         self._send(block)
 
     def receive(self) -> TextBlock:
         """See Link."""
         block: TextBlock = self._receive()
-        return replace(block, number=self._numbers.popleft())
+        return block
 
     def end(self, *, failed: bool) -> None:
         """See Link."""
@@ -102,15 +98,12 @@ class DeviceService:
         self._answers.give(error if error is None else MDGraphError(str(error)))
 
     def read(self, put: Callable[[FrameBlock], None]) -> None:
-        """Takes the blocks that come, numbered anew; raises ServiceEnded."""
-        for number in itertools.count():
-            try:
-                message = pickle.load(sys.stdin.buffer)
-            except (EOFError, pickle.UnpicklingError) as error:
-                raise ServiceEnded from error
-            if message == _DONE:
-                return
-            put(replace(message, number=number))
+        """Takes the blocks that come; raises ServiceEnded."""
+        try:
+            while (message := pickle.load(sys.stdin.buffer)) != _DONE:
+                put(message)
+        except (EOFError, pickle.UnpicklingError) as error:
+            raise ServiceEnded from error
 
     def give(self, block: TextBlock) -> None:
         """Gives a block back; raises ServiceEnded where nobody takes it."""
@@ -118,8 +111,7 @@ class DeviceService:
 
     def fail(self, error: Exception) -> None:
         """Says what no input is to blame for."""
-        kind = type(error).__name__
-        self._give(RuntimeError(f"{kind} in the process of {self.task.device}: {error}"))
+        self._give(unexpected(error, f"the process of {self.task.device}"))
 
     def _give(self, message: object) -> None:
         try:

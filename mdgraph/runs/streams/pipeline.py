@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
 from tqdm import tqdm
@@ -126,6 +126,7 @@ class DeviceStages:
             once another stage has failed.
         text: formats results.
         workers: processes that parse and format; with none a thread here does.
+        seconds: s in which a GPU computed so far, by its own clock; 0 where nobody looks.
     """
 
     name: str
@@ -133,6 +134,7 @@ class DeviceStages:
     evaluate: Callable[[SystemBlock, Callable[[], None]], ResultBlock]
     text: Callable[[ResultBlock, Convert], TextBlock]
     workers: Sequence[Worker] = ()
+    seconds: Callable[[], float] = lambda: 0.0
 
 
 class Pipeline:
@@ -140,8 +142,6 @@ class Pipeline:
 
     Attributes:
         clocks: of each stage, by its name.
-        shares: of its time that each device of a link waited, by name.
-        computing: share of the time that each GPU of a link computed, by name.
     """
 
     def __init__(
@@ -165,8 +165,8 @@ class Pipeline:
             self._workers = {f"worker {number}": worker for number, worker in workers}
             names[1:1] = *(self._workers or ("batching",)), device.name
         self.clocks = {name: StageClock() for name in names}
-        self.shares: dict[str, float] = {}
-        self.computing: dict[str, float] = {}
+        self._waiting_there: dict[str, float] = {}
+        self._computing_there: dict[str, float] = {}
         self._ahead = len(self._workers) + 2
         self._linked = {link.name: _LINKED + link.workers // 2 for link in links}
         self._limit = 2 * self._ahead
@@ -178,7 +178,7 @@ class Pipeline:
         self._systems: dict[int, SystemBlock] = {}
         self._unformatted: deque[ResultBlock] = deque()
         self._results: dict[int, ResultBlock | TextBlock] = {}
-        self._under_way = {link.name: 0 for link in links}
+        self._under_way: dict[str, deque[int]] = {link.name: deque() for link in links}
         self._read = self._written = 0
         self._all_read = False
         self._failure: BaseException | None = None
@@ -313,8 +313,9 @@ class Pipeline:
         def put(block: FrameBlock) -> None:
             clock.done()
             self._wait("reading", lambda: self._read - self._written < self._limit)
+            own = replace(block, number=self._read)  # which others that sent it count anew
             self._read += 1
-            self._put(lambda: self._raw.append(block))
+            self._put(lambda: self._raw.append(own))
             clock.work()
 
         clock.work()
@@ -389,13 +390,15 @@ class Pipeline:
         """Gives a link blocks while it has the fewest of those that have room."""
 
         def ready() -> bool:
-            free = [name for name, count in self._under_way.items() if count < self._linked[name]]
-            fewest = min((self._under_way[name] for name in free), default=0)
-            return bool(self._raw) and link.name in free and self._under_way[link.name] == fewest
+            counts = {name: len(numbers) for name, numbers in self._under_way.items()}
+            free = {name: count for name, count in counts.items() if count < self._linked[name]}
+            fewest = min(free.values(), default=0)
+            return bool(self._raw) and free.get(link.name) == fewest
 
         def take() -> FrameBlock:
-            self._under_way[link.name] += 1
-            return self._raw.popleft()
+            block = self._raw.popleft()
+            self._under_way[link.name].append(block.number)
+            return block
 
         def ended() -> bool:
             return self._all_read and not self._raw
@@ -405,17 +408,17 @@ class Pipeline:
 
     def _receiving(self, link: Link) -> None:
         while True:
-            self._wait(None, lambda: self._under_way[link.name] > 0 or self._is_written())
+            self._wait(None, lambda: bool(self._under_way[link.name]) or self._is_written())
             if self._is_written():
                 return
             block = link.receive()
-            self.shares |= block.waiting
-            self.computing |= block.computing
+            self._waiting_there |= block.waiting
+            self._computing_there |= block.computing
             self._put(lambda block=block: self._keep_linked(link, block))  # type: ignore[misc]
 
     def _keep_linked(self, link: Link, block: TextBlock) -> None:
-        self._under_way[link.name] -= 1
-        self._keep(block)
+        """Keeps a block under the number that it has here; a link gives them back in order."""
+        self._keep(replace(block, number=self._under_way[link.name].popleft()))
 
     def _writing(self) -> None:
         while True:
@@ -433,14 +436,26 @@ class Pipeline:
     def _count_written(self) -> None:
         self._written += 1
 
+    def waiting_devices(self) -> dict[str, float]:
+        """Share of its time that each device waits for others, by name."""
+        if self._device is None:
+            return dict(sorted(self._waiting_there.items()))
+        return {self._device.name: self.clocks[self._device.name].share}
+
+    def computing(self) -> dict[str, float]:
+        """Share of the time that each GPU computes, by name."""
+        if self._device is None or not (seconds := self._device.seconds()):
+            return self._computing_there
+        return {self._device.name: seconds / self.clocks[self._device.name].seconds}
+
     def waiting(self) -> dict[str, float]:
         """Share of its time that each stage waits for others, by name."""
-        own = {name: clock.share for name, clock in self.clocks.items()}
-        working = [own.pop(name) for name in self._workers]
-        workers = {f"{len(working)} workers": sum(working) / len(working)} if working else {}
-        reading, writing = own.pop("reading"), own.pop("writing")
-        shares = dict(sorted(self.shares.items()))
-        return {"reading": reading, **workers, **own, **shares, "writing": writing}
+        working = [self.clocks[name].share for name in self._workers]
+        parsing = {f"{len(working)} workers": sum(working) / len(working)} if working else {}
+        if "batching" in self.clocks:
+            parsing = {"batching": self.clocks["batching"].share}
+        reading, writing = self.clocks["reading"].share, self.clocks["writing"].share
+        return {"reading": reading, **parsing, **self.waiting_devices(), "writing": writing}
 
 
 def _converter(worker: Worker | None, number: int) -> Convert:

@@ -4,9 +4,7 @@ Messages are pickled, over gloo, between processes of one job; what is large in 
 texts of a block, goes as it lies in memory.
 """
 
-import itertools
 import pickle
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -113,14 +111,11 @@ class StreamRanks(ProcessRank):
         return [LinkedRank(self, other, workers) for other in others]
 
     def read_blocks(self, put: Callable[[FrameBlock], None]) -> None:
-        """Takes the blocks that rank 0 sends, numbered anew; raises ServiceEnded, LostRankError."""
-        for number in itertools.count():
-            message = self.receive(0)
+        """Takes the blocks that rank 0 sends; raises ServiceEnded, LostRankError."""
+        while (message := self.receive(0)) != "done":
             if message == "failed":
                 raise ServiceEnded
-            if message == "done":
-                return
-            put(replace(message, number=number))
+            put(message)
 
 
 def _writable(content: bytes | memoryview) -> NDArray[np.uint8]:
@@ -134,12 +129,10 @@ class LinkedRank:
 
     def __init__(self, ranks: StreamRanks, other: int, workers: int) -> None:
         self._ranks, self._other = ranks, other
-        self._numbers: deque[int] = deque()
         self.name, self.workers = f"rank {other}", workers
 
     def send(self, block: FrameBlock) -> None:
         """See Link."""
-        self._numbers.append(block.number)
         self._ranks.send(block, self._other)
 
     def receive(self) -> TextBlock:
@@ -149,8 +142,7 @@ class LinkedRank:
             {f"{self.name} {name}": share for name, share in shares.items()}
             for shares in (block.waiting, block.computing)
         )
-        number = self._numbers.popleft()
-        return replace(block, number=number, waiting=waiting, computing=computing)
+        return replace(block, waiting=waiting, computing=computing)
 
     def end(self, *, failed: bool) -> None:
         """See Link."""

@@ -17,7 +17,7 @@ from typing import Final
 from mdgraph.errors import InputError, MDGraphError
 from mdgraph.runs.streams.blocks import FrameBlock, PackedFrames, with_plain_failure
 from mdgraph.runs.streams.sources import STANDARD_INPUT, RawFrame, StreamSource
-from mdgraph.runs.streams.workers import Answers, StreamProcess
+from mdgraph.runs.streams.workers import Answers, StreamProcess, unexpected
 
 _SERVE: Final = "from mdgraph.runs.streams.reading import serve; serve()"
 
@@ -165,6 +165,5 @@ def serve() -> None:
     except BrokenPipeError:
         pass
     except Exception as error:  # noqa: BLE001  # raised again where it was started
-        name = type(error).__name__
-        answers.give(RuntimeError(f"{name} in the process that reads frames: {error}"))
+        answers.give(unexpected(error, "the process that reads frames"))
     os._exit(0)

@@ -310,6 +310,11 @@ class Answers:
         send(self._pipe, (message, logged))
 
 
+def unexpected(error: Exception, process: str) -> RuntimeError:
+    """An error that no input is to blame for, as one that can be pickled, with its process."""
+    return RuntimeError(f"{type(error).__name__} in {process}: {error}")
+
+
 def serve() -> None:
     """Converts frames for the process that started this one, until that ends."""
     answers = Answers()
@@ -320,8 +325,7 @@ def serve() -> None:
             try:
                 answer = with_plain_failure(convert(block))
             except Exception as error:  # noqa: BLE001  # raised again where it was called
-                kind = type(error).__name__
-                answer = RuntimeError(f"{kind} in a process that converts frames: {error}")
+                answer = unexpected(error, "a process that converts frames")
             answers.give(answer)
     except (EOFError, OSError, pickle.UnpicklingError):
         os._exit(0)  # the other one ended, and buffers have nobody to go to
