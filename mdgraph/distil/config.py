@@ -1,6 +1,6 @@
 """Options of a distillation: those of the student's training, the teachers and the sampling."""
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -25,6 +25,9 @@ class SamplingConfig(Part):
 
     temperatures: Temperatures = (300.0, 600.0, 1000.0, 1500.0)
     """K, of dynamics: of the teacher in the first round, then of the student."""
+    starts: Literal["all", "structures"] = "all"
+    """Where dynamics start: from structures and the training frames of data, or from structures
+    alone, which leaves frames of data that no dynamics should start from."""
     trajectories: Annotated[int, Field(ge=2, le=10_000)] = 8
     """At each temperature; one of them is held out."""
     frames: Count = 1000
@@ -83,7 +86,8 @@ class DistilConfig(TrainConfig):
     renamed: ClassVar = TrainConfig.renamed
 
     data: str = ""
-    """Labelled frames, which the student is trained on too, and from which dynamics start."""
+    """Labelled frames, which the student is trained on too, and from which dynamics start, unless
+    sampling.starts says otherwise."""
     teacher: Annotated[Texts, Field(min_length=1, max_length=16, examples=["large-potential"])]
     """What labels frames: a potential, or a committee of several, whose mean counts."""
     structures: Annotated[Texts, Field(examples=["structures.extxyz"])] = ()
@@ -104,6 +108,10 @@ class DistilConfig(TrainConfig):
     def _has_starts(self) -> Self:
         if not self.data and not self.structures:
             raise ValueError("nothing says where dynamics start; give data or structures")
+        if self.sampling.starts == "structures" and not self.structures:
+            raise ValueError(
+                "sampling.starts is structures, and none are given; give some, or leave it out"
+            )
         if self.baseline:
             raise ValueError("a student replaces its teacher; leave baseline out")
         return self

@@ -162,7 +162,7 @@ def _starts(
 ) -> list[System]:
     """Structures from which dynamics start."""
     starts = list(structures)
-    if dataset is not None:
+    if dataset is not None and config.sampling.starts == "all":
         train = chosen_split(config, dataset).train
         frames = train[dataset.atoms[train] > 1]
         chosen = np.random.default_rng(config.seed).choice(

@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import ase.io
 import numpy as np
 import pytest
 import torch
 import yaml
+from ase import Atoms
 from random_networks import network
 from training_sets import NETWORK, assert_same, clusters, prepare, settings
 
@@ -135,6 +137,31 @@ def test_training_frames_of_the_data_stand_several_times_in_a_set(
 
 
 @pytest.mark.usefixtures("reports")
+def test_dynamics_start_from_structures_alone_where_that_is_asked(
+    tmp_path: Path, teacher: Path, mdgraph_command: Command
+) -> None:
+    """A structure with an atom less than the data tells them apart; the data are trained on."""
+    frame = clusters(1)[0]
+    ase.io.write(tmp_path / "start.xyz", Atoms(frame.numbers, frame.positions)[:-1])
+    for starts, from_data in (("all", True), ("structures", False)):
+        sampling = SAMPLING | {"starts": starts}
+        options = {"structures": [str(tmp_path / "start.xyz")], "sampling": sampling, "rounds": 1}
+        path = write(tmp_path, teacher, steps=2, out=str(tmp_path / starts), **options)
+        done = mdgraph_command("distil", path)
+        assert done.status == 0, done.err
+        with (
+            open_dataset(teacher / "set.h5") as data,
+            open_dataset(tmp_path / starts / "round-1" / "set.h5") as dataset,
+        ):
+            split = read_split(tmp_path / starts / "round-1" / "split.json", dataset)
+            sampled = np.flatnonzero(dataset.source == 1)
+            sizes = set(dataset.atoms[sampled].tolist())
+            assert (len(frame.numbers) in sizes) == from_data
+            own = read_split(teacher / "split.json", data)
+            assert set(own.train.tolist()) <= set(split.train.tolist())
+
+
+@pytest.mark.usefixtures("reports")
 def test_it_goes_on_where_it_was_stopped(
     tmp_path: Path, teacher: Path, mdgraph_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +197,7 @@ def interrupted(*arguments: object, **options: object) -> None:
     ("changes", "message"),
     [
         ({"data": None, "split": None}, "nothing says where dynamics start"),
+        ({"sampling": {"starts": "structures"}}, "sampling.starts is structures, and none are"),
         ({"teacher": None}, "teacher is missing"),
         ({"teacher": "nowhere"}, "There is no file or folder 'nowhere'"),
         ({"baseline": "x"}, "a student replaces its teacher"),
