@@ -7,7 +7,9 @@ import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -17,6 +19,7 @@ from ase import Atoms
 from ase import units as ase_units
 from ase.constraints import FixAtoms
 from ase.data import atomic_masses
+from ase.io.cif import parse_cif
 from ase.io.formats import IOFormat, UnknownFileTypeError, filetype, get_ioformat
 from numpy.typing import NDArray
 
@@ -350,8 +353,24 @@ def _parse(path: Path, ase_format: IOFormat, index: int | slice) -> list[Atoms]:
                 ase.io.iread(source, index_to_read, ase_format.name, do_not_split_by_at_sign=True)
             )
     except Exception as error:  # ASE's readers raise errors of any class
+        if ase_format.name == "cif":
+            _check_coordinates(path)
         raise unreadable(path, error, ase_format.description) from error
     return frames[selection] if ase_format.single else frames
+
+
+def _check_coordinates(path: Path) -> None:
+    """Refuses a CIF with an unknown coordinate, ? or a full stop, which ASE reads as a text."""
+    blocks: list[Any] = []
+    with suppress(Exception):  # what cannot be parsed has an error of its own
+        blocks = list(parse_cif(io.StringIO(_text(path))))
+    for block, kind, axis in product(blocks, ("fract", "cartn"), "xyz"):
+        for value in block.get(f"_atom_site_{kind}_{axis}") or ():
+            if isinstance(value, str):
+                raise FileError(
+                    f"Cannot read {path}: an atom has {printable(value, 20)} for its coordinate "
+                    f"{axis}; give the number, or leave the atom out."
+                )
 
 
 def _check_whole_sites(path: Path, atoms: Atoms) -> None:

@@ -21,7 +21,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
-from mdgraph.errors import InputError
+from mdgraph.errors import InputError, name_some
 from mdgraph.models.architectures import Architecture, register
 from mdgraph.models.config import Element, PotentialConfig, Range, RepulsionConfig
 from mdgraph.models.ops.messages import sum_slots
@@ -170,6 +170,18 @@ class PairPotential(PotentialModule):
 
     def cast_(self, dtype: torch.dtype) -> None:
         """Constants stay float64."""
+
+    def objection(self, potential: PotentialModule) -> str | None:
+        """See PotentialModule: elements that the potential lacks, so that no pair has an energy."""
+        known = set(potential.species)
+        if any({pair.first, pair.second} <= known for pair in self.config.all_pairs):
+            return None
+        labels = name_some([pair.label for pair in self.config.all_pairs])
+        name = potential.config.name or "The potential"
+        return (
+            f"{name} does not know all elements of {labels}, so the term {self.config.name} has no "
+            "energy in any structure"
+        )
 
     def energy(self, distance: Tensor, *constants: Tensor) -> Tensor:
         """eV, of pairs at a distance in A."""

@@ -683,6 +683,9 @@ class Descent(BaseModel):
     def _pressure_moves_a_cell(self) -> Self:
         if self.pressure_bar is not None and self.coupling is None:
             raise ValueError("pressure_bar needs a cell that varies; say how with coupling")
+        usual = type(self).model_fields["stress_tolerance_bar"].default
+        if self.stress_tolerance_bar != usual and self.coupling is None:
+            raise ValueError("stress_tolerance_bar needs a cell that varies; say how with coupling")
         return self
 
 

@@ -99,6 +99,8 @@ class TestDisorder:
             ("Cu1 Cu 0 0 0 0.5", "a site holds 0.5 Cu, where a structure has one whole atom"),
             ("Cu1 Cu 0 0 0 1", None),
             ("Cu1 Cu 0 0 0 0.995(3)", None),
+            ("Cu1 Cu 0 0 ? 1", "an atom has \\? for its coordinate z; give the number"),
+            ("Cu1 Cu 0 . 0 1", "an atom has \\. for its coordinate y; give the number"),
         ],
     )
     def test_sites_of_a_cif_are_whole(

@@ -222,6 +222,14 @@ def test_a_bond_is_between_two_atoms_of_the_structure(bonds: str) -> None:
         Calculation([water()], potential, device="cpu")
 
 
+def test_pairs_of_elements_that_the_potential_lacks_are_refused() -> None:
+    base = network(**TENSORNET)
+    with pytest.raises(InputError, match=r"does not know all elements of Kr-Kr, Kr-H, so the term"):
+        with_terms(base, "morse:Kr=1/1/2,Kr-H=1/1/2@8")
+    assert isinstance(with_terms(base, "lj:Kr=0.01/3.4@8", force=True), SumPotential)
+    assert isinstance(with_terms(base, "lj:Kr=0.01/3.4,O=0.01/3.4@8"), SumPotential)
+
+
 @pytest.mark.parametrize("terms", [None, 3, [None], [["zbl@2"]], {"zbl@2": 1}])
 def test_terms_are_texts(terms: Any) -> None:
     with pytest.raises(InputError, match="give texts such as"):

@@ -108,6 +108,8 @@ class TestYAML:
         (MDConfig, NPT | {"pressure_bar": "1e30"}, "at most 1,000,000,000 either way"),
         (MDConfig, NPT | {"pressure_bar": "-1e30"}, "at most 1,000,000,000 either way"),
         (RelaxConfig, {"pressure_bar": "1e30", "coupling": "full"}, "less than or equal"),
+        (RelaxConfig, {"pressure_bar": 1.0}, "--pressure-bar needs a cell that varies"),
+        (RelaxConfig, {"stress_tolerance_bar": 5.0}, "--stress-tolerance-bar needs a cell that"),
         (MDConfig, {"skin_A": "300"}, "less than or equal to 20"),
         (MDConfig, {"time_ps": "1e-9"}, "less than half a time step of 0.5 fs"),
         (MDConfig, {"time_ps": "1e300"}, "--time-ps is more than 1e+15 steps"),
