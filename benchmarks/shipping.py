@@ -25,6 +25,7 @@ import shutil
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import error_tables
@@ -114,6 +115,43 @@ def wrong_files(folder: Path, metrics: dict[str, Any]) -> Iterator[str]:
         yield "log.csv ends elsewhere than metrics.json says"
 
 
+def wrong_seeds(metrics: dict[str, Any]) -> Iterator[str]:
+    """Means and standard errors that are not those of this training and the other seeds."""
+    row = metrics["rows"]["as it is"]
+    part = row["part"]
+    others = [entry for entry in metrics.get("history", []) if entry["table"] == "other seeds"]
+    if len(others) != row["runs"] - 1:
+        return
+    for measure in metrics["measures"]:
+        told = row["errors"][measure]
+        runs = [metrics[part][measure], *(float(entry[f"{part} {measure}"]) for entry in others)]
+        spread = stdev(runs) / len(runs) ** 0.5 if others else None
+        for name, must in (("mean", mean(runs)), ("standard_error", spread)):
+            if (told[name] is None) != (must is None) or (
+                must is not None and abs(told[name] - must) > 5e-4 * told["mean"]
+            ):
+                yield f"the {name} of {measure} is not that of the seeds: {told[name]}, {must}"
+
+
+def wrong_validation(metrics: dict[str, Any]) -> Iterator[str]:
+    """Errors that `mdgraph validate` found where metrics.json has others of the same frames."""
+    record = metrics.get("validated")
+    if record is None:
+        return
+    part = re.search(r"\b(validation|test)\b", record["frames"])
+    if part is None:
+        yield "what mdgraph validate found is not of frames held out"
+        return
+    own = metrics[part[1]]
+    sentences = {check["name"]: check["sentence"] for check in record["checks"]}
+    for name, must in (
+        ("energies", f"RMSE {own['energy_rmse_meV_per_atom']:.3g} meV/atom over {own['frames']} "),
+        ("forces", f"RMSE {own['force_rmse_meV_per_A']:.3g} meV/A"),
+    ):
+        if not sentences[name].startswith(must):
+            yield f"mdgraph validate says {sentences[name]!r} where metrics.json has {must!r}"
+
+
 # The card
 
 
@@ -179,12 +217,12 @@ def _errors_chapter(metrics: dict[str, Any]) -> list[str]:
         first = f"{part}, of {metrics['sets'][part]['file']}"
         lines.append(f"| {' | '.join([first, *cells])} |")
     row = metrics["rows"]["as it is"]
-    mean = errors(row, metrics)
+    means = errors(row, metrics)
     several = "One training. "
     if row["runs"] > 1:
         splits = f"{row['splits']} split{'s' * (row['splits'] > 1)}"
         several = f"One of {row['runs']} trainings on {splits}, whose mean errors on {row['part']} "
-        several += f"are {mean['energy']} and {mean['force']}. "
+        several += f"are {means['energy']} and {means['force']}. "
     others = "`metrics.json` has errors by element and of other recipes, `log.csv` the course of "
     others += "the training."
     return [*lines, "", f"{several}{metrics['about']['errors']} {others}"]
@@ -367,7 +405,12 @@ def wrong_potential(folder: Path) -> list[str]:
 def wrong_contents(folder: Path, metrics: dict[str, Any]) -> list[str]:
     """What a hash does not tell."""
     try:
-        wrong = [*wrong_files(folder, metrics), *wrong_card(folder, metrics)]
+        wrong = [
+            *wrong_files(folder, metrics),
+            *wrong_card(folder, metrics),
+            *wrong_seeds(metrics),
+            *wrong_validation(metrics),
+        ]
     except MDGraphError as error:
         wrong = [f"cannot be read: {error}"]
     return [f"{folder.name}: {line}" for line in wrong]

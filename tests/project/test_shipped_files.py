@@ -157,6 +157,53 @@ def test_a_picture_or_a_start_of_other_weights_is_found(
     assert line == f"water-pbe0: not the files that were measured: {file}"
 
 
+def test_errors_that_validate_found_are_those_of_metrics(shipping: ModuleType) -> None:
+    metrics = shipping.metrics_of(ROOT / "potentials" / "aspirin-pbe")
+    assert list(shipping.wrong_validation(metrics)) == []
+    metrics["test"]["energy_rmse_meV_per_atom"] -= 0.0001
+    assert list(shipping.wrong_validation(metrics))
+
+
+@pytest.mark.parametrize("name", ["acac-pbe", "copper-pbe", "ethanol-pbe", "water-pbe0"])
+def test_means_over_seeds_are_those_of_each_seed(shipping: ModuleType, name: str) -> None:
+    metrics = shipping.metrics_of(ROOT / "potentials" / name)
+    seeds = [entry for entry in metrics["history"] if entry["table"] == "other seeds"]
+    row, measure = metrics["rows"]["as it is"], metrics["measures"][1]
+    assert len(seeds) == row["runs"] - 1
+    assert list(shipping.wrong_seeds(metrics)) == []
+    seeds[0][f"{row['part']} {measure}"] = str(1.1 * row["errors"][measure]["mean"])
+    assert list(shipping.wrong_seeds(metrics))
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "number", "row"),
+    [
+        ("3bpa-wb97x", "turns of C12H12N2O", "0.06", "NH2 turned about its bond"),
+        ("3bpa-wb97x", "relaxed torsions of C12H12N2O", "0.15", "rings turned into each other"),
+        ("acac-pbe", "dimers of C5H8O2", "0.39", "two molecules, 1.5 to 2 A apart"),
+        ("aspirin-pbe", "bonds of C9H8O4", "0.52", "21 bonds squeezed and stretched"),
+        ("aspirin-pbe", "torsions of C9H8O4", "0.49", "a turn about C6-O12"),
+        ("ethanol-pbe", "dimers of C2H6O", "0.75", "two molecules, from 1 A apart"),
+        ("copper-pbe", "stacking fault of Cu", "2", "| copper-pbe | five lattices"),
+        ("silicon-pbe", "vacancy of Si", "2.82", "| silicon-pbe | the same"),
+        ("silicon-pbe", "surfaces of Si", "1.62", "| silicon-pbe | the same"),
+        ("water-pbe0", "bonds of H2O", "0.51", "a molecule alone: bonds"),
+        ("water-pbe0", "angles of H2O", "0.08", "a molecule alone: bonds"),
+        ("water-pbe0", "modes of H2O", "0.28", "a molecule alone: bonds"),
+        ("water-pbe0", "dimers of H2O", "0.78", "two molecules, from 1.5 A apart"),
+    ],
+)
+def test_what_is_told_beyond_the_frames_is_what_validate_found(
+    shipping: ModuleType, name: str, check: str, number: str, row: str
+) -> None:
+    checks = shipping.metrics_of(ROOT / "potentials" / name)["validated"]["checks"]
+    (found,) = (one["sentence"] for one in checks if one["name"] == check)
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    (told,) = (line for line in text.splitlines() if line.startswith("|") and row in line)
+    for sentence in (found, told):
+        assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.])", sentence), sentence
+
+
 @pytest.fixture
 def documents(tmp_path: Path) -> Path:
     """The documents, and of each potential what they are written from."""
