@@ -34,6 +34,11 @@ _FUSED_LONGER_LIST: Final = 32
 _FUSED_PLACE: Final = 28
 """Bytes of an edge that a network on edges takes, beside what its layers write."""
 
+_EDGES: Final = 0.6
+_FEW_EDGES: Final = 4096
+"""On CUDA a network on edges has room for those that there are and a tenth, of a liquid 0.55 of the
+slots, and for so many at least."""
+
 _START: Final = {"cpu": 66_000_000, "cuda": 12_000_000}
 """Bytes of a run of one atom: the log, the state, a list and on a CPU its compiler, first
 operations of torch."""
@@ -136,8 +141,8 @@ def estimated_memory(work: Workload) -> int:
 def fused_memory(work: Workload) -> int:
     """Bytes that the fused form of a potential keeps, within a tenth or so.
 
-    TensorNet2 keeps what its networks on edges write: at 128 channels 3 KB for each slot of
-    the list and layer on CUDA, half of that on a CPU.
+    TensorNet2 keeps what its networks on edges write: at 128 channels 2.5 KB for each edge on
+    CUDA, 1.5 for each slot of the list and each layer on a CPU.
     """
     form, kind = architecture_named(work.potential.config.architecture).fused, work.device.type
     if form is not None and form.kept is not None:
@@ -151,8 +156,12 @@ def fused_memory(work: Workload) -> int:
     slot = _FUSED_SLOT[kind] + config.channels // 8
     if config.predicts_charges:
         features += 8 + 5 * config.layers
-        kept = 6 if kind == "cuda" else 3
-        slot += _FUSED_PLACE + work.number * kept * config.layers * config.channels
+        kept = 5 * min(1, config.layers) if kind == "cuda" else 3 * config.layers
+        place = _FUSED_PLACE + work.number * kept * config.channels
+        if kind == "cuda":
+            slots = max(1, work.atoms * work.own)
+            place = int(place * min(1.0, max(_EDGES, _FEW_EDGES / slots)))
+        slot += place
     atom = work.number * features * config.channels + _FUSED_ATOM
     return work.atoms * (atom + work.own * slot + work.longer * _FUSED_LONGER_LIST)
 

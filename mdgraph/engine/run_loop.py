@@ -159,7 +159,7 @@ def overflow(calculation: Calculation, status: Status, step: int) -> SimulationE
     if any(item.status_of(*row).insufficient for item, row in lists):
         return collapse(step)
     if hold_all(calculation.lists, status.sticky):
-        what = "Atoms gather in one of the domains faster than it can be enlarged"
+        what = "Atoms gather faster than buffers of domains or edges can be enlarged"
         advice = "Take a shorter time step, or fewer domains."
     else:
         what = "Atoms come together faster than neighbor lists can be enlarged"
@@ -308,7 +308,7 @@ class RunLoop:
     def _grow(self, step: int) -> None:
         calculation = self._dynamics.calculation
         if hold_all(calculation.lists, calculation.sticky().tolist()):
-            logger.info("A domain outgrew its buffers before step %d; growing them.", step)
+            logger.info("Atoms outgrew buffers of domains or edges before step %d; growing.", step)
         else:
             logger.info("A neighbor list overflowed before step %d; growing it.", step)
         self._dynamics.step_graphs.forget()

@@ -53,6 +53,14 @@ class FusedNetwork(Protocol):
         """
         ...
 
+    def outgrown(self, state: State) -> Tensor | None:
+        """() bool, whether its own buffers became too small since `grow_`; see Evaluator."""
+        ...
+
+    def grow_(self, state: State) -> None:
+        """Enlarges these buffers at the next evaluation."""
+        ...
+
     def total_(self, state: State, result: NetworkResult) -> None:
         """Sums energies and virials over each system into the state; does not sync."""
         ...

@@ -166,6 +166,14 @@ class FusedTensorNet(Evaluator):
             )
             self._network.total_(state, result)
 
+    def outgrown(self, state: State) -> Tensor | None:
+        """See Evaluator."""
+        return self._network.outgrown(state)
+
+    def grow_(self, state: State) -> None:
+        """See Evaluator."""
+        self._network.grow_(state)
+
     @property
     def rounding(self) -> int:
         """Atoms that its kernels take together; raises InputError, as `domain_stages_`."""

@@ -138,7 +138,7 @@ def test_what_overflows_however_often_it_is_enlarged_ends_the_run(what: str, dep
 
     if what == "domains":
         run.calculation.evaluator.outgrown = overflows  # type: ignore[method-assign]
-        said = "Atoms gather in one of the domains faster than it can be enlarged, at step 12;"
+        said = "Atoms gather faster than buffers of domains or edges can be enlarged, at step 12;"
     else:
         run.calculation.lists[0]._plan = Always(12)  # type: ignore[attr-defined]
         said = "Atoms come together faster than neighbor lists can be enlarged, at step 12;"

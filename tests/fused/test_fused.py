@@ -7,6 +7,7 @@ atoms; on one they run there. The oracle is AutogradEvaluator in float64.
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 from weakref import ref
@@ -185,6 +186,71 @@ def test_domains_have_the_forces_of_the_whole(backend: str, name: str, precision
             scale = apart.virial.abs().max()
             assert (state.virial - apart.virial).abs().max() < bound * scale
         assert len(buffers) == 1
+
+
+@pytest.mark.parametrize("name", ["TensorNet2, everything"])
+def test_edges_that_outgrow_their_room_are_told_and_have_it_then(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The list has slots for all pairs, and buffers of edges room for those of the start."""
+    monkeypatch.setattr(workspace, "_ALWAYS", 1)
+    evaluator = fused("triton", FUSED[name])
+    near = molecule(3)
+    apart = near.replace(positions=near.positions * 40.0)
+    state = State([apart], device_of("triton"), evaluator.precision.state)
+    lists = lists_for(state, evaluator.potential, 4)
+    evaluator.evaluate_(state, lists)
+    assert not bool(evaluator.outgrown(state))
+    state.positions.copy_(torch.tensor(near.positions))
+    for one in lists:
+        one.rebuild_(state.positions, state.cell)
+    for _ in range(2):
+        evaluator.evaluate_(state, lists)
+        assert bool(evaluator.outgrown(state))
+    evaluator.grow_(state)
+    evaluator.evaluate_(state, lists)
+    assert not bool(evaluator.outgrown(state))
+    fresh = computed(evaluator, near, backend="triton", capacity=4)
+    for kept in ("energies", "forces", "virial"):
+        assert torch.equal(getattr(state, kept), getattr(fresh, kept))
+
+
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+def test_tiles_of_edges_leave_the_same_bits_alone_and_in_pairs(
+    monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    shapes, results = workspace.shapes, []
+    for paired in (False, True):
+        one = workspace.Blocks(16, 16, 16, 1, paired=paired)
+
+        def chosen(*sizes: Any, one: workspace.Blocks = one) -> workspace.Shapes:
+            every = {"edges_first": one, "edges": one, "edges_adjoint": one}
+            return replace(shapes(*sizes), **every)
+
+        monkeypatch.setattr(workspace, "shapes", chosen)
+        settings = FUSED["TensorNet2"] | {"layers": 1}
+        state = computed(fused("triton", settings, precision), crystal(5), backend="triton")
+        (plan,) = (kept for kept in state.workspaces.values() if hasattr(kept, "charged"))
+        assert int(plan.charged.count) > 2 * 16
+        results.append(state)
+    assert torch.equal(results[0].forces, results[1].forces)
+    assert torch.equal(results[0].energies, results[1].energies)
+
+
+def test_charges_that_programs_sum_in_parts_are_those_of_one_sum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    evaluator = fused("triton", FUSED["TensorNet2, Coulomb"] | {"layers": 1}, "double")
+    systems = molecule(5, charge=1.0), molecule(2, charge=-1.0)
+    whole = computed(evaluator, *systems, backend="triton")
+    monkeypatch.setattr(workspace, "_PART", 4)
+    parts = computed(evaluator, *systems, backend="triton")
+    (plan,) = (kept for kept in parts.workspaces.values() if hasattr(kept, "charged"))
+    assert plan.charged.sums.shape[1] == 3
+    for kept in ("energies", "forces", "virial"):
+        torch.testing.assert_close(
+            getattr(parts, kept), getattr(whole, kept), rtol=1e-11, atol=1e-11
+        )
 
 
 @pytest.mark.parametrize("name", FUSED)

@@ -116,6 +116,13 @@ class CompiledNetwork:
         torch.add(energies, result.constant, out=result.energies)
         result.forces.copy_(torch.from_numpy(task.forces))
 
+    def outgrown(self, state: State) -> Tensor | None:
+        """See FusedNetwork: all its buffers have the capacities of lists."""
+        return None
+
+    def grow_(self, state: State) -> None:
+        """See FusedNetwork."""
+
     def replace_(self, state: State) -> None:
         """See WorkspaceOwner."""
         bound: _Bound = state.workspaces[self]

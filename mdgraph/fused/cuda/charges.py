@@ -11,10 +11,39 @@ import triton.language as tl
 from torch import Tensor
 
 from mdgraph.fused.cuda.products import dense, dense_adjoint, standardized, standardized_adjoint
-from mdgraph.fused.cuda.workspace import LaunchPlan
+from mdgraph.fused.cuda.workspace import LaunchPlan, atoms_of_a_part, charge_parts
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
 
 _EPSILON = tl.constexpr(1e-6)
+
+
+@kernel
+def charge_sums_kernel(
+    predicted,
+    start,
+    count,
+    sums,
+    PARTS: tl.constexpr,
+    C: tl.constexpr,
+    CP: tl.constexpr,
+    WIDTH: tl.constexpr,
+    USE_PDL: tl.constexpr = False,
+):
+    """Sums of p and of f^2 over a part of a system.
+
+    Args:
+        predicted: p, f (N, 2C).
+        start, count: (S,) int64, first atom and number of atoms of each system.
+        sums: (S, PARTS, 2, C) float64, written.
+    """
+    pdl_wait(USE_PDL)
+    atom, inside, c = _part_of(start, count, C, CP, WIDTH)
+    own = predicted + atom * (2 * C) + c[None, :]
+    charge = tl.load(own, mask=inside, other=0.0).to(tl.float64)
+    f = tl.load(own + C, mask=inside, other=0.0).to(tl.float64)
+    out = sums + (tl.program_id(0).to(tl.int64) * PARTS + tl.program_id(1)) * (2 * C) + c
+    tl.store(out, tl.sum(charge, 0), mask=c < C)
+    tl.store(out + C, tl.sum(f * f, 0), mask=c < C)
 
 
 @kernel
@@ -23,48 +52,74 @@ def equilibration_kernel(
     total,
     start,
     count,
+    sums,
     factors,
     charges,
+    PARTS: tl.constexpr,
     C: tl.constexpr,
     CP: tl.constexpr,
     WIDTH: tl.constexpr,
+    PP: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
-    """Charges of one system.
+    """Charges of a part of a system.
 
     Args:
-        predicted: p, f (N, 2C).
+        predicted, start, count: as in `charge_sums_kernel`.
         total: Q (S,), e.
-        start, count: (S,) int64, first atom and number of atoms of each system.
+        sums: as that kernel wrote them; not read where a system has one part.
         factors: m / S, 1 / S (S, 2, C) float64, written.
         charges: q (N, C), written.
     """
     pdl_wait(USE_PDL)
     system = tl.program_id(0).to(tl.int64)
-    begin = tl.load(start + system)
-    number = tl.load(count + system)
-    c = tl.arange(0, CP)
-    charge = tl.zeros([WIDTH, CP], tl.float64)
-    share = tl.zeros([WIDTH, CP], tl.float64)
-    for first in range(0, number, WIDTH):
-        here = first + tl.arange(0, WIDTH)[:, None]
-        inside = (here < number) & (c < C)[None, :]
-        own = predicted + (begin + here) * (2 * C) + c[None, :]
-        charge += tl.load(own, mask=inside, other=0.0).to(tl.float64)
-        f = tl.load(own + C, mask=inside, other=0.0).to(tl.float64)
-        share += f * f
-    inverse = 1.0 / (tl.sum(share, 0) + _EPSILON)
-    factor = (tl.load(total + system).to(tl.float64) - tl.sum(charge, 0)) * inverse
-    tl.store(factors + system * (2 * C) + c, factor, mask=c < C)
-    tl.store(factors + system * (2 * C) + C + c, inverse, mask=c < C)
-    for first in range(0, number, WIDTH):
-        here = first + tl.arange(0, WIDTH)[:, None]
-        inside = (here < number) & (c < C)[None, :]
-        own = predicted + (begin + here) * (2 * C) + c[None, :]
-        p = tl.load(own, mask=inside, other=0.0).to(tl.float64)
-        f = tl.load(own + C, mask=inside, other=0.0).to(tl.float64)
-        q = p + f * f * factor[None, :]
-        tl.store(charges + (begin + here) * C + c[None, :], q, mask=inside)
+    atom, inside, c = _part_of(start, count, C, CP, WIDTH)
+    own = predicted + atom * (2 * C) + c[None, :]
+    p = tl.load(own, mask=inside, other=0.0).to(tl.float64)
+    f = tl.load(own + C, mask=inside, other=0.0).to(tl.float64)
+    if PARTS == 1:
+        charge, share = tl.sum(p, 0), tl.sum(f * f, 0)
+    else:
+        charge = _summed(sums, system, c, PARTS, 2 * C, C, PP)
+        share = _summed(sums + C, system, c, PARTS, 2 * C, C, PP)
+    inverse = 1.0 / (share + _EPSILON)
+    factor = (tl.load(total + system).to(tl.float64) - charge) * inverse
+    first = (c < C) & (tl.program_id(1) == 0)
+    tl.store(factors + system * (2 * C) + c, factor, mask=first)
+    tl.store(factors + system * (2 * C) + C + c, inverse, mask=first)
+    tl.store(charges + atom * C + c[None, :], p + f * f * factor[None, :], mask=inside)
+
+
+@kernel
+def gradient_sums_kernel(
+    by_coulomb,
+    by_edges,
+    start,
+    count,
+    predicted,
+    sums,
+    COULOMB: tl.constexpr,
+    EDGES: tl.constexpr,
+    PARTS: tl.constexpr,
+    C: tl.constexpr,
+    CP: tl.constexpr,
+    WIDTH: tl.constexpr,
+    USE_PDL: tl.constexpr = False,
+):
+    """Sum of g f^2 over a part of a system, with the gradient g of q.
+
+    Args:
+        by_coulomb, by_edges: (N, C), parts of g, read where COULOMB and where EDGES.
+        sums: (S, PARTS, C) float64, written.
+        others: as in `charge_sums_kernel`.
+    """
+    pdl_wait(USE_PDL)
+    atom, inside, c = _part_of(start, count, C, CP, WIDTH)
+    f = predicted + atom * (2 * C) + C + c[None, :]
+    f = tl.load(f, mask=inside, other=0.0).to(tl.float64)
+    g = _gradient(by_coulomb, by_edges, atom * C + c[None, :], inside, COULOMB, EDGES)
+    out = sums + (tl.program_id(0).to(tl.int64) * PARTS + tl.program_id(1)) * C + c
+    tl.store(out, tl.sum(g * f * f, 0), mask=c < C)
 
 
 @kernel
@@ -73,51 +128,64 @@ def equilibration_adjoint_kernel(
     by_edges,
     start,
     count,
+    sums,
     factors,
     predicted,
     COULOMB: tl.constexpr,
     EDGES: tl.constexpr,
+    PARTS: tl.constexpr,
     C: tl.constexpr,
     CP: tl.constexpr,
     WIDTH: tl.constexpr,
+    PP: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
     """From the gradient g of q to dp = g - A and df = 2 f (g - A) m / S, A = sum g f^2 / S.
 
     Args:
-        by_coulomb, by_edges: (N, C), parts of g, read where COULOMB and where EDGES.
+        by_coulomb, by_edges: as in `gradient_sums_kernel`.
+        sums: as that kernel wrote them; not read where a system has one part.
         predicted: p, f (N, 2C); their gradients are written over them.
         others: as in `equilibration_kernel`.
     """
     pdl_wait(USE_PDL)
     system = tl.program_id(0).to(tl.int64)
-    begin = tl.load(start + system)
-    number = tl.load(count + system)
-    c = tl.arange(0, CP)
+    atom, inside, c = _part_of(start, count, C, CP, WIDTH)
     factor = tl.load(factors + system * (2 * C) + c, mask=c < C, other=0.0)
     inverse = tl.load(factors + system * (2 * C) + C + c, mask=c < C, other=0.0)
-    shared = tl.zeros([WIDTH, CP], tl.float64)
-    for first in range(0, number, WIDTH):
-        here = first + tl.arange(0, WIDTH)[:, None]
-        inside = (here < number) & (c < C)[None, :]
-        f = predicted + (begin + here) * (2 * C) + C + c[None, :]
-        f = tl.load(f, mask=inside, other=0.0).to(tl.float64)
-        atom = begin + here
-        g = _gradient(by_coulomb, by_edges, atom * C + c[None, :], inside, COULOMB, EDGES)
-        shared += g * f * f
-    common = tl.sum(shared, 0) * inverse
-    for first in range(0, number, WIDTH):
-        here = first + tl.arange(0, WIDTH)[:, None]
-        inside = (here < number) & (c < C)[None, :]
-        own = predicted + (begin + here) * (2 * C) + c[None, :]
-        f = tl.load(own + C, mask=inside, other=0.0).to(tl.float64)
-        atom = begin + here
-        g = _gradient(by_coulomb, by_edges, atom * C + c[None, :], inside, COULOMB, EDGES)
-        g -= common[None, :]
-        # All threads of this program must have loaded what is written over now.
-        tl.debug_barrier()
-        tl.store(own, g, mask=inside)
-        tl.store(own + C, 2.0 * f * g * factor[None, :], mask=inside)
+    own = predicted + atom * (2 * C) + c[None, :]
+    f = tl.load(own + C, mask=inside, other=0.0).to(tl.float64)
+    g = _gradient(by_coulomb, by_edges, atom * C + c[None, :], inside, COULOMB, EDGES)
+    if PARTS == 1:
+        common = tl.sum(g * f * f, 0) * inverse
+    else:
+        common = _summed(sums, system, c, PARTS, C, C, PP) * inverse
+    g -= common[None, :]
+    # All threads of this program must have loaded what is written over now.
+    tl.debug_barrier()
+    tl.store(own, g, mask=inside)
+    tl.store(own + C, 2.0 * f * g * factor[None, :], mask=inside)
+
+
+@triton.jit
+def _part_of(start, count, C: tl.constexpr, CP: tl.constexpr, WIDTH: tl.constexpr):
+    """Atoms (WIDTH, 1) of a program's part of its system, which numbers (WIDTH, CP), channels."""
+    system = tl.program_id(0).to(tl.int64)
+    c = tl.arange(0, CP)
+    here = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[:, None]
+    inside = (here < tl.load(count + system)) & (c < C)[None, :]
+    return tl.load(start + system) + here, inside, c
+
+
+@triton.jit
+def _summed(
+    sums, system, c, PARTS: tl.constexpr, STRIDE: tl.constexpr, C: tl.constexpr, PP: tl.constexpr
+):
+    """Sum over the parts of a system (CP,)."""
+    part = tl.arange(0, PP)[:, None]
+    inside = (part < PARTS) & (c < C)[None, :]
+    place = (system * PARTS + part) * STRIDE + c[None, :]
+    return tl.sum(tl.load(sums + place, mask=inside, other=0.0), 0)
 
 
 @triton.jit
@@ -138,10 +206,6 @@ def _gradient(
     return g
 
 
-TILE = 8192
-"""Numbers that a program which sums over a system takes at a time."""
-
-
 def predict(bound: LaunchPlan, stage: int) -> None:
     """Predicts the charges of a stage from its invariants."""
     model, b, state = bound.tensornet2_model, bound.charged, bound.state
@@ -149,40 +213,51 @@ def predict(bound: LaunchPlan, stage: int) -> None:
     norm, (first, second, third) = model.predictions[stage].norm, model.predictions[stage].layers
     z1, z2, predicted = b.hidden[stage]
     # Charges enter a sum over all pairs, so they need the precision of the readout.
-    s = bound.shapes.readout
+    s = bound.shapes.charges
     standardized(bound, b.invariants[stage], norm, b.for_invariants)
     dense(bound, s, b.for_invariants, first, z1, "none")
     dense(bound, s, z1, second, z2, activation)
     dense(bound, s, z2, third, predicted, activation)
-    group = state.grouping
-    equilibration_kernel[(group.systems,)](
+    group, sizes, parts = state.grouping, _sizes(bound), charge_parts(state, model.channels)
+    if parts > 1:
+        charge_sums_kernel[(group.systems, parts)](
+            predicted, group.start, group.counts, b.sums, **sizes
+        )
+    equilibration_kernel[(group.systems, parts)](
         predicted,
         state.charge,
         group.start,
         group.counts,
+        b.sums,
         b.factors[stage],
         b.charges[stage],
-        **_sizes(bound),
+        PP=triton.next_power_of_2(parts),
+        **sizes,
     )
 
 
 def predict_adjoint(bound: LaunchPlan, stage: int, by_edges: Tensor | None) -> None:
     """Gradient by a stage's invariants from that by its charges; `by_edges` adds a layer's part."""
-    model, b, s = bound.tensornet2_model, bound.charged, bound.shapes.dense
+    model, b, s = bound.tensornet2_model, bound.charged, bound.shapes.charges
     activation = bound.model.config.activation
     norm, (first, second, third) = model.predictions[stage].norm, model.predictions[stage].layers
     z1, z2, predicted = b.hidden[stage]
-    group = bound.state.grouping
-    equilibration_adjoint_kernel[(group.systems,)](
-        b.by_coulomb[stage],
-        b.by_edges,
+    group, parts = bound.state.grouping, charge_parts(bound.state, model.channels)
+    sizes = _sizes(bound) | {"COULOMB": model.coulomb is not None, "EDGES": by_edges is not None}
+    gradients = b.by_coulomb[stage], b.by_edges
+    if parts > 1:
+        gradient_sums_kernel[(group.systems, parts)](
+            *gradients, group.start, group.counts, predicted, b.sums, **sizes
+        )
+    equilibration_adjoint_kernel[(group.systems, parts)](
+        *gradients,
         group.start,
         group.counts,
+        b.sums,
         b.factors[stage],
         predicted,
-        COULOMB=model.coulomb is not None,
-        EDGES=by_edges is not None,
-        **_sizes(bound),
+        PP=triton.next_power_of_2(parts),
+        **sizes,
     )
     dense_adjoint(bound, s, predicted, third, z2, activation)
     dense_adjoint(bound, s, z2, second, z1, activation)
@@ -194,8 +269,9 @@ def predict_adjoint(bound: LaunchPlan, stage: int, by_edges: Tensor | None) -> N
 def _sizes(bound: LaunchPlan) -> dict[str, Any]:
     channels = bound.tensornet2_model.channels
     padded = triton.next_power_of_2(channels)
-    width = min(TILE // padded, triton.next_power_of_2(bound.state.grouping.largest))
+    width = atoms_of_a_part(bound.state, channels)
     return {
+        "PARTS": charge_parts(bound.state, channels),
         "C": channels,
         "CP": padded,
         "WIDTH": width,

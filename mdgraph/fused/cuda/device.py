@@ -234,6 +234,46 @@ def product(x, weight, rest, inside, PRODUCTS: tl.constexpr):
 
 
 @triton.jit
+def halves(x, SCALE: tl.constexpr, PRODUCTS: tl.constexpr):
+    """Float32 times a power of two as the sum of two in float16; twice x if products split none."""
+    whole, rest = x, x
+    if PRODUCTS > 0:
+        x *= SCALE
+        whole = x.to(tl.float16)
+        rest = (x - whole.to(tl.float32)).to(tl.float16)
+    return whole, rest
+
+
+@triton.jit
+def store_halves(whole, rest, place, x, inside, SCALE: tl.constexpr, PRODUCTS: tl.constexpr):
+    """Writes `halves`, the second where three products read it."""
+    first, second = halves(x, SCALE, PRODUCTS)
+    tl.store(whole + place, first, mask=inside)
+    if PRODUCTS == 3:
+        tl.store(rest + place, second, mask=inside)
+
+
+@triton.jit
+def chained_product(x, y, weight, rest, PRODUCTS: tl.constexpr):
+    """`product` of halves, whose parts are one sum in tensor cores, small terms first.
+
+    Args:
+        x, y: (A, B), `halves`.
+        weight, rest: (B, C), of a ChainedFP16.
+        PRODUCTS: see `product`.
+    """
+    if PRODUCTS == 0:
+        part = tl.dot(x, weight, input_precision="ieee", out_dtype=x.dtype)
+    elif PRODUCTS == 1:
+        part = tl.dot(x, weight)
+    else:
+        part = tl.dot(y, weight)
+        part = tl.dot(x, rest, part)
+        part = tl.dot(x, weight, part)
+    return part
+
+
+@triton.jit
 def sigmoid(x):
     """1 / (1 + exp(-x))."""
     return 1.0 / (1.0 + tl.exp(-x))

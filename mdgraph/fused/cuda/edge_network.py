@@ -7,20 +7,19 @@ atoms and strips of channels as in `messages`.
 Row i of the list takes the places from first[i] to first[i + 1]: the message of the atom to
 itself where there is one, then its edges in their order. What works on edges works on tiles
 of such places, whatever rows they belong to, so neither short rows nor the capacity of the
-list cost anything.
+list cost anything. There is room for so many edges; where more are found, the last rows lose
+theirs, and `TensorNet2Workspace.most` says so until the buffers grow.
 
-The first layer is a1 = T(d) + u_i + v_j with T from a table. The other layers are dense; see
-`products`.
+`edge_layers` computes a3, and the gradient by a1 from that by a3.
 """
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from mdgraph.fused.cuda.charges import predict, predict_adjoint
+from mdgraph.fused.cuda.charges import predict_adjoint
 from mdgraph.fused.cuda.device import activation, interval_in, neighbor_in, polynomials, slope
+from mdgraph.fused.cuda.edge_layers import apply_layers, apply_layers_adjoint
 from mdgraph.fused.cuda.products import dense, dense_adjoint
-from mdgraph.fused.cuda.weights import Dense
 from mdgraph.fused.cuda.workspace import LaunchPlan
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.models.kernels.algebra import (
@@ -39,14 +38,23 @@ from mdgraph.neighbors import NeighborRows
 
 @kernel
 def starts_kernel(
-    edges, first, atoms, OWN: tl.constexpr, WIDTH: tl.constexpr, USE_PDL: tl.constexpr = False
+    edges,
+    first,
+    most,
+    atoms,
+    places,
+    OWN: tl.constexpr,
+    WIDTH: tl.constexpr,
+    USE_PDL: tl.constexpr = False,
 ):
-    """first[i] = sum over k < i of (edges[k] + OWN), in one program.
+    """first[i] = sum over k < i of (edges[k] + OWN), as far as there is room, in one program.
 
     Args:
         edges: (N,) int32.
         first: (N + 1,) int32, written.
+        most: (1,) int32, most edges until there was no room, updated.
         atoms: N.
+        places: P, for how many edges there is room; rows beyond lose theirs.
         OWN: 1 where an atom sends a message to itself, else 0.
     """
     pdl_wait(USE_PDL)
@@ -55,9 +63,13 @@ def starts_kernel(
         here = start + tl.arange(0, WIDTH)
         valid = here < atoms
         number = tl.load(edges + here, mask=valid, other=-OWN) + OWN
-        tl.store(first + here, before + tl.cumsum(number, 0) - number, mask=valid)
+        ahead = before + tl.cumsum(number, 0) - number
+        tl.store(first + here, tl.minimum(ahead, places), mask=valid)
         before += tl.sum(number, 0)
-    tl.store(first + atoms, before)
+    tl.store(first + atoms, tl.minimum(before, places))
+    known = tl.load(most)
+    # Where steps without room led to says nothing about how much is needed.
+    tl.store(most, tl.where(known > places, known, tl.maximum(before, known)))
 
 
 @kernel
@@ -81,7 +93,6 @@ def numbers_kernel(edges, slot, number, slots, WIDTH: tl.constexpr, USE_PDL: tl.
 
 @kernel
 def packing_kernel(
-    edges,
     first,
     pair,
     slot,
@@ -98,6 +109,7 @@ def packing_kernel(
     window,
     window_slope,
     slots,
+    places,
     OWN: tl.constexpr,
     K: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -106,7 +118,7 @@ def packing_kernel(
     """Writes what a network on edges needs to know of each place.
 
     Args:
-        edges, pair, slot, offset: as `edges_kernel` wrote them.
+        pair, slot, offset: as `edges_kernel` wrote them.
         first, number: as `starts_kernel` and `numbers_kernel` wrote them.
         reverse: of the list.
         grid: float64, as `edges_kernel` reads it.
@@ -116,11 +128,12 @@ def packing_kernel(
         at, from_centre: (P,), interval, and distance from its centre, written.
         window, window_slope: (P,), written; 1 and 0 for the message of an atom to itself.
         slots: slots a row.
+        places: P.
     """
     pdl_wait(USE_PDL)
     atom = tl.program_id(0).to(tl.int64)
     begin = tl.load(first + atom)
-    wanted = tl.load(edges + atom) + OWN
+    wanted = tl.load(first + atom + 1) - begin
     origin = tl.load(grid + 3).to(offset.dtype.element_ty)
     for start in range(0, wanted, WIDTH):
         here = start + tl.arange(0, WIDTH)
@@ -133,6 +146,7 @@ def packing_kernel(
         there = other * slots + tl.load(reverse + own, mask=other_atom, other=0)
         reversed_edge = tl.load(first + other, mask=other_atom, other=0) + OWN
         reversed_edge += tl.load(number + there, mask=other_atom, other=0)
+        reversed_edge = tl.minimum(reversed_edge, places - 1)
         place = interval_in(both)
         u = tl.where(other_atom, tl.load(offset + edge, mask=other_atom, other=0.0), origin)
         value, slope = polynomials(table + place * (4 * K) + K - 1, u, other_atom, K)
@@ -164,48 +178,6 @@ def ends_of(target, window, begin, number, here):
     edge = begin[:, None] + here
     other = tl.load(target + edge, mask=valid, other=0).to(tl.int64)
     return other, tl.load(window + edge, mask=valid, other=0.0), edge
-
-
-@kernel
-def first_layer_kernel(
-    count,
-    source,
-    target,
-    at,
-    from_centre,
-    table,
-    terms,
-    result,
-    F: tl.constexpr,
-    A: tl.constexpr,
-    FP: tl.constexpr,
-    USE_PDL: tl.constexpr = False,
-):
-    """a1 of a few edges.
-
-    Args:
-        count: (1,) int32, number of edges.
-        source, target, at, from_centre: of `packing_kernel`.
-        table: T (intervals, 4, F).
-        terms: u, v (N, 2F).
-        result: a1 (P, F), written.
-    """
-    pdl_wait(USE_PDL)
-    edge = tl.program_id(0) * A + tl.arange(0, A)
-    number = tl.load(count)
-    if tl.program_id(0) * A >= number:
-        return
-    f = tl.arange(0, FP)[None, :]
-    valid = edge < number
-    inside = valid[:, None] & (f < F)
-    own = tl.load(source + edge, mask=valid, other=0).to(tl.int64)[:, None]
-    other = tl.load(target + edge, mask=valid, other=0).to(tl.int64)[:, None]
-    u = tl.load(from_centre + edge, mask=valid, other=0.0)[:, None]
-    t = table + tl.load(at + edge, mask=valid, other=0)[:, None] * (4 * F) + f
-    x, _ = polynomials(t, u, inside, F)
-    x += tl.load(terms + own * (2 * F) + f, mask=inside, other=0.0)
-    x += tl.load(terms + other * (2 * F) + F + f, mask=inside, other=0.0)
-    tl.store(result + edge.to(tl.int64)[:, None] * F + f, x, mask=inside)
 
 
 @kernel
@@ -347,61 +319,12 @@ def tensornet2_message_adjoint_kernel(
     target,
     back,
     window,
-    coefficients,
-    for_messages,
-    for_features,
-    result,
-    atoms,
-    F: tl.constexpr,
-    A: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BF: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    USE_PDL: tl.constexpr = False,
-):
-    """dY_i + sum_j g_ji dM_j.
-
-    Args:
-        back: of `packing_kernel`.
-        for_messages: dM (N, 9, F).
-        for_features: dY (N, 9, F), through the product.
-        result: complete dY (N, 9, F), written.
-        others: as in `tensornet2_message_kernel`.
-    """
-    pdl_wait(USE_PDL)
-    atom, present, begin, number = rows_of(first, order, atoms, A)
-    f = tl.program_id(1) * BF + tl.arange(0, BF)
-    channel = f[None, None, :]
-    zero = tl.zeros([A, WIDTH, BF], result.dtype.element_ty)
-    acc = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
-    here = tl.arange(0, WIDTH)[None, :]
-    # The reverse edge is as long, so it has the same window.
-    other, w, edge = ends_of(target, window, begin, number, here)
-    there = tl.load(back + edge, mask=here < number[:, None], other=0).to(tl.int64)
-    for _ in range(0, tl.max(number, 0), WIDTH):
-        inside = (here < number[:, None])[:, :, None] & (channel < F)
-        m = load(for_messages + other[:, :, None] * (9 * F) + channel, F, inside)
-        a3 = coefficients + there[:, :, None] * (3 * F) + channel
-        m = _weighted(m, a3, w[:, :, None], inside, F, ACTIVATION)
-        here += WIDTH
-        other, w, edge = ends_of(target, window, begin, number, here)
-        there = tl.load(back + edge, mask=here < number[:, None], other=0).to(tl.int64)
-        acc = add(acc, m)
-    have = present[:, None] & (f < F)[None, :]
-    row = atom[:, None] * (9 * F) + f[None, :]
-    store(result + row, F, add(summed(acc), load(for_features + row, F, have)), have)
-
-
-@kernel
-def weights_adjoint_kernel(
-    order,
-    first,
-    target,
-    window,
     window_slope,
     coefficients,
     features,
     for_messages,
+    for_features,
+    result,
     central,
     slots,
     atoms,
@@ -415,13 +338,18 @@ def weights_adjoint_kernel(
     ACTIVATION: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
-    """da3_ij = <dM_i, Y_j> window act'(a3), and the part of dE/dd that comes by the window.
+    """dY_i + sum_j g_ji dM_j, and da3_ji = <Y_i, dM_j> window act'(a3_ji).
+
+    The part of dE/dd that comes by the window of a reverse edge goes to the edge itself, which is
+    as long.
 
     Args:
-        window_slope: of `packing_kernel`.
+        back, window_slope: of `packing_kernel`.
         coefficients: a3 (P, 3, F); its gradient is written over it.
         features: Y (N, 9, F).
         for_messages: dM (N, 9, F).
+        for_features: dY (N, 9, F), through the product.
+        result: complete dY (N, 9, F), written.
         central: (N, STRIPS, K), written by the first layer to come here, then added to.
         slots: K.
         OWN: 1 where an atom sends a message to itself, which has no distance.
@@ -432,54 +360,68 @@ def weights_adjoint_kernel(
     pdl_wait(USE_PDL)
     atom, present, begin, number = rows_of(first, order, atoms, A)
     strip = tl.program_id(1)
-    channel = (strip * BF + tl.arange(0, BF))[None, None, :]
-    have = present[:, None, None] & (channel < F)
-    m = load(for_messages + atom[:, None, None] * (9 * F) + channel, F, have)
+    f = strip * BF + tl.arange(0, BF)
+    channel = f[None, None, :]
+    have = present[:, None] & (f < F)[None, :]
+    row = atom[:, None] * (9 * F) + f[None, :]
+    y = load(features + row[:, None, :], F, have[:, None, :])
+    zero = tl.zeros([A, WIDTH, BF], result.dtype.element_ty)
+    acc = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
     here = tl.arange(0, WIDTH)[None, :]
+    # The reverse edge is as long, so it has the same window.
     other, w, edge = ends_of(target, window, begin, number, here)
+    there = tl.load(back + edge, mask=here < number[:, None], other=0).to(tl.int64)
     for _ in range(0, tl.max(number, 0), WIDTH):
         valid = here < number[:, None]
         inside = valid[:, :, None] & (channel < F)
-        y = load(features + other[:, :, None] * (9 * F) + channel, F, inside)
-        a3 = coefficients + edge[:, :, None] * (3 * F) + channel
+        m = load(for_messages + other[:, :, None] * (9 * F) + channel, F, inside)
+        a3 = coefficients + there[:, :, None] * (3 * F) + channel
         scalar = tl.load(a3, mask=inside, other=0.0)
         vector = tl.load(a3 + F, mask=inside, other=0.0)
         tensor = tl.load(a3 + 2 * F, mask=inside, other=0.0)
-        s, v, t = dots(m, y)
-        b = s * activation(scalar, ACTIVATION) + v * activation(vector, ACTIVATION)
-        b = tl.sum(b + t * activation(tensor, ACTIVATION), 2)
-        b *= tl.load(window_slope + edge, mask=valid, other=0.0)
-        s *= w[:, :, None] * slope(scalar, ACTIVATION)
-        v *= w[:, :, None] * slope(vector, ACTIVATION)
-        t *= w[:, :, None] * slope(tensor, ACTIVATION)
+        window_here = w[:, :, None]
+        steep = tl.load(window_slope + edge, mask=valid, other=0.0)
         where = central + (atom[:, None] * STRIPS + strip) * slots + here - OWN
         kept = valid & (here >= OWN)
         here += WIDTH
         other, w, edge = ends_of(target, window, begin, number, here)
+        there = tl.load(back + edge, mask=here < number[:, None], other=0).to(tl.int64)
+        s, v, t = dots(y, m)
+        g = activation(scalar, ACTIVATION)
+        h = activation(vector, ACTIVATION)
+        k = activation(tensor, ACTIVATION)
+        b = tl.sum(s * g + v * h + t * k, 2) * steep
+        acc = add(acc, weigh(m, g * window_here, h * window_here, k * window_here))
         if not FIRST:
             b += tl.load(where, mask=kept, other=0.0)
         # All threads of this program must have loaded what is written over now.
         tl.debug_barrier()
         tl.store(where, b, mask=kept)
-        tl.store(a3, s, mask=inside)
-        tl.store(a3 + F, v, mask=inside)
-        tl.store(a3 + 2 * F, t, mask=inside)
-
-
-FEW = 16
-"""Edges that a program of the first layer takes."""
+        tl.store(a3, s * window_here * slope(scalar, ACTIVATION), mask=inside)
+        tl.store(a3 + F, v * window_here * slope(vector, ACTIVATION), mask=inside)
+        tl.store(a3 + 2 * F, t * window_here * slope(tensor, ACTIVATION), mask=inside)
+    store(result + row, F, add(summed(acc), load(for_features + row, F, have)), have)
 
 
 def pack_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
     """Packs the edges of all rows without gaps."""
     b, c, own = bound.buffers, bound.charged, bound.tensornet2_model.own
-    starts_kernel[(1,)](b.edges, c.first, bound.atoms, own, WIDTH=4096, num_warps=8, **bound.launch)
+    starts_kernel[(1,)](
+        b.edges,
+        c.first,
+        c.most,
+        bound.atoms,
+        c.places,
+        own,
+        WIDTH=4096,
+        num_warps=8,
+        **bound.launch,
+    )
     numbers_kernel[(bound.atoms,)](
         b.edges, b.slot, c.number, bound.slots, WIDTH=32, num_warps=1, **bound.launch
     )
     pairs.join()
     packing_kernel[(bound.atoms,)](
-        b.edges,
         c.first,
         b.pair,
         b.slot,
@@ -496,6 +438,7 @@ def pack_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
         c.window,
         c.window_slope,
         bound.slots,
+        c.places,
         own,
         bound.model.functions,
         WIDTH=32,
@@ -505,41 +448,22 @@ def pack_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
 
 
 def weigh_edges(bound: LaunchPlan, number: int) -> None:
-    """Charges that a layer reads, and a3 of every edge."""
+    """a3 of every edge, from the charges that a layer reads."""
     network, b = bound.tensornet2_model.networks[number], bound.charged
-    a1, a2, a3 = b.networks[number]
-    predict(bound, number)
-    dense(bound, bound.shapes.dense, b.charges[number], network.terms, b.terms, "none")
-    first_layer_kernel[(triton.cdiv(len(a1), FEW),)](
-        b.count,
-        b.source,
-        b.target,
-        b.interval,
-        b.offset,
-        bound.model.layer_tables[number].coefficients,
-        b.terms,
-        a1,
-        bound.channels,
-        FEW,
-        bound.shapes.padded,
-        num_warps=4,
-        **bound.launch,
-    )
-    second, third = network.layers
-    _dense(bound, a1, second, a2)
-    _dense(bound, a2, third, a3)
+    dense(bound, bound.shapes.charges, b.charges[number], network.terms, b.terms, "none")
+    apply_layers(bound, number)
 
 
 def send(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
     """Messages of a layer and their products with Y."""
-    b, c, s = bound.buffers, bound.charged, bound.shapes.message
+    b, c, s = bound.buffers, bound.charged, bound.shapes.weighed
     grid = (triton.cdiv(bound.atoms, s.atoms), triton.cdiv(bound.channels, s.strip))
     tensornet2_message_kernel[grid](
         pairs.order,
         c.first,
         c.target,
         c.window,
-        c.networks[number][2],
+        c.coefficients,
         b.mixed[number],
         bound.charge,
         b.messages[number],
@@ -558,20 +482,26 @@ def send(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
 
 
 def send_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
-    """Gradient by the features Y from that by the messages."""
-    b, c, s = bound.buffers, bound.charged, bound.shapes.message
-    grid = (triton.cdiv(bound.atoms, s.atoms), triton.cdiv(bound.channels, s.strip))
-    tensornet2_message_adjoint_kernel[grid](
+    """Gradients by the features Y and by a3 from that by the messages."""
+    b, c, s = bound.buffers, bound.charged, bound.shapes.weighed_adjoint
+    tensornet2_message_adjoint_kernel[(triton.cdiv(bound.atoms, s.atoms), bound.strips)](
         pairs.order,
         c.first,
         c.target,
         c.back,
         c.window,
-        c.networks[number][2],
+        c.window_slope,
+        c.coefficients,
+        b.mixed[number],
         b.messages[number],
         b.changes[number],
         b.last,
+        b.central,
+        bound.slots,
         bound.atoms,
+        bound.tensornet2_model.own,
+        bound.strips,
+        number == bound.layers - 1,
         bound.channels,
         s.atoms,
         s.step,
@@ -584,50 +514,22 @@ def send_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
 
 
 def weigh_edges_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
-    """Gradients by distances and by the inputs of the charge prediction from that by messages."""
-    network, b, c = bound.tensornet2_model.networks[number], bound.buffers, bound.charged
-    s, own = bound.shapes.adjoint, bound.tensornet2_model.own
-    a1, a2, a3 = c.networks[number]
-    grid = (triton.cdiv(bound.atoms, s.atoms), bound.strips)
-    weights_adjoint_kernel[grid](
-        pairs.order,
-        c.first,
-        c.target,
-        c.window,
-        c.window_slope,
-        a3,
-        b.mixed[number],
-        b.messages[number],
-        b.central,
-        bound.slots,
-        bound.atoms,
-        own,
-        bound.strips,
-        number == bound.layers - 1,
-        bound.channels,
-        s.atoms,
-        s.step,
-        s.strip,
-        ACTIVATION=bound.model.config.activation,
-        num_warps=s.warps,
-        **bound.launch,
-    )
-    second, third = network.layers
-    _dense_adjoint(bound, a3, third, a2)
-    _dense_adjoint(bound, a2, second, a1)
-    first_layer_adjoint_kernel[grid](
+    """Gradients by distances and by the terms of charges from that by a3."""
+    b, c, s = bound.buffers, bound.charged, bound.shapes.first_adjoint
+    apply_layers_adjoint(bound, number)
+    first_layer_adjoint_kernel[(triton.cdiv(bound.atoms, s.atoms), bound.strips)](
         pairs.order,
         c.first,
         c.back,
         c.interval,
         c.offset,
         bound.model.layer_tables[number].coefficients,
-        a1,
-        c.terms,
+        c.for_first,
+        c.for_terms,
         b.central,
         bound.slots,
         bound.atoms,
-        own,
+        bound.tensornet2_model.own,
         bound.strips,
         bound.channels,
         s.atoms,
@@ -636,15 +538,10 @@ def weigh_edges_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> 
         num_warps=s.warps,
         **bound.launch,
     )
-    dense_adjoint(bound, bound.shapes.dense, c.terms, network.terms, c.by_edges, "none")
+
+
+def charges_adjoint(bound: LaunchPlan, number: int) -> None:
+    """Gradient by the inputs of the charge prediction from that by the terms of charges."""
+    network, c = bound.tensornet2_model.networks[number], bound.charged
+    dense_adjoint(bound, bound.shapes.charges, c.for_terms, network.terms, c.by_edges, "none")
     predict_adjoint(bound, number, c.by_edges)
-
-
-def _dense(bound: LaunchPlan, x: Tensor, layer: Dense, result: Tensor) -> None:
-    activation = bound.model.config.activation
-    dense(bound, bound.shapes.edges, x, layer, result, activation, bound.charged.count)
-
-
-def _dense_adjoint(bound: LaunchPlan, gradient: Tensor, layer: Dense, x: Tensor) -> None:
-    activation = bound.model.config.activation
-    dense_adjoint(bound, bound.shapes.edges, gradient, layer, x, activation, bound.charged.count)

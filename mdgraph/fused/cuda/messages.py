@@ -18,6 +18,7 @@ the charges t' = (tr X' / 3, |A|^2, |S|^2).
 import triton
 import triton.language as tl
 
+from mdgraph.fused.cuda.charges import predict
 from mdgraph.fused.cuda.device import (
     interval_in,
     neighbor_in,
@@ -27,7 +28,13 @@ from mdgraph.fused.cuda.device import (
     read_past,
     step_in,
 )
-from mdgraph.fused.cuda.edge_network import send, send_adjoint, weigh_edges, weigh_edges_adjoint
+from mdgraph.fused.cuda.edge_network import (
+    charges_adjoint,
+    send,
+    send_adjoint,
+    weigh_edges,
+    weigh_edges_adjoint,
+)
 from mdgraph.fused.cuda.products import mix
 from mdgraph.fused.cuda.workspace import Blocks, LaunchPlan, elementwise, sizes
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
@@ -461,6 +468,7 @@ def mix_features(bound: LaunchPlan, number: int) -> None:
     b = bound.buffers
     if bound.model.charged is not None:
         with bound.model.branch.fork():  # `interact` joins it
+            predict(bound, number)
             weigh_edges(bound, number)
     mix(bound, b.inputs[number], before.weights, b.mixed[number])
 
@@ -543,11 +551,18 @@ def interact_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> Non
         _send_adjoint(bound, pairs, number, slice(pairs.interior, bound.atoms))
         mix(bound, b.operands, before.transposed, b.changes[number])
         return
+    branch = bound.model.branch
+    if number < bound.layers - 1:
+        branch.join()
     send_adjoint(bound, pairs, number)
-    with bound.model.branch.fork():
+    with branch.fork():
         weigh_edges_adjoint(bound, pairs, number)
     mix(bound, b.last, before.transposed, b.changes[number])
-    bound.model.branch.join()
+    branch.join()
+    if number > 0:
+        with branch.fork():  # the adjoint of the layer before joins it
+            weigh_edges(bound, number - 1)
+    charges_adjoint(bound, number)
 
 
 def _send(bound: LaunchPlan, pairs: NeighborRows, number: int, rows: slice) -> None:

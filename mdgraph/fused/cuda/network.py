@@ -101,16 +101,35 @@ class TritonNetwork:
         """The plan for the first rows of a state; compiles the kernels of a new one."""
         bound: LaunchPlan | None = state.workspaces.get(self)
         if bound is None or not bound.fits(atoms, network_rows, coulomb_list, repulsion_rows):
+            edges = 0 if bound is None or bound.atoms != atoms else bound.edges_wanted
             bound = None  # frees its memory first: both may not fit
             state.workspaces.pop(self, None)
-            bound = bound_to(
-                self._model, self._rows, state, atoms, network_rows, coulomb_list, repulsion_rows
-            )
+            lists = (network_rows, coulomb_list, repulsion_rows)
+            bound = bound_to(self._model, self._rows, state, atoms, *lists, edges)
             state.workspaces[self] = bound
             if state.device.type == "cuda":
                 with compiling_ahead():
                     _evaluate(bound, network_rows, coulomb_list, repulsion_rows, result)
         return bound
+
+    def outgrown(self, state: State) -> Tensor | None:
+        """See FusedNetwork: whether TensorNet2 met more edges than there is room for.
+
+        None where there is room for all slots of the list, as of few atoms.
+        """
+        bound: LaunchPlan | None = state.workspaces.get(self)
+        if bound is None or bound.charges is None:
+            return None
+        places, own = bound.charges.places, bound.tensornet2_model.own
+        if places == bound.atoms * (bound.slots + own):
+            return None
+        return (bound.charges.most > max(places, bound.charges.wanted))[0]
+
+    def grow_(self, state: State) -> None:
+        """See FusedNetwork; syncs."""
+        bound: LaunchPlan | None = state.workspaces.get(self)
+        if bound is not None and bound.charges is not None:
+            bound.charges.wanted = int(bound.charges.most)
 
     def replace_(self, state: State) -> None:
         """See WorkspaceOwner; does not sync."""

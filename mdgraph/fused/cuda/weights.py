@@ -69,6 +69,56 @@ class Dense:
 
 
 @dataclass(frozen=True)
+class ChainedFP16:
+    """Matrices as float16 halves whose products with halves of rows are one sum.
+
+    Attributes:
+        hi, lo: float16, and the matrix is unit (hi + lo); in float64 both are the matrix itself.
+        unit: a power of two.
+    """
+
+    hi: Tensor
+    lo: Tensor
+    unit: float
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> "ChainedFP16":
+        """Splits a matrix unless it is float64; syncs.
+
+        The largest number becomes 1,024 to 2,048, so what second halves lose below float16's least
+        number is 2^-35 of it.
+        """
+        matrix = matrix.contiguous()
+        split = SplitFP16.of(matrix)
+        if split.hi.dtype != torch.float16:
+            return cls(split.hi, split.hi, 1.0)
+        unit = split.unit / 128.0
+        scaled = matrix / unit
+        hi = scaled.half()
+        return cls(hi, (scaled - hi.float()).half(), unit)
+
+
+@dataclass(frozen=True)
+class ChainedDense:
+    """A linear layer on edges with its transpose.
+
+    Attributes:
+        weight, transposed: (inputs, outputs) and (outputs, inputs).
+        bias: (outputs,).
+    """
+
+    weight: ChainedFP16
+    transposed: ChainedFP16
+    bias: Tensor
+
+    @classmethod
+    def of(cls, linear: Linear) -> "ChainedDense":
+        """From a layer; syncs."""
+        weight = linear.weight
+        return cls(ChainedFP16.of(weight), ChainedFP16.of(weight.mT), linear.bias)
+
+
+@dataclass(frozen=True)
 class Mixing:
     """Matrices that mix the channels of each part, with their transposes.
 
@@ -205,7 +255,7 @@ class DeviceEdgeNetwork:
     """
 
     terms: Dense
-    layers: tuple[Dense, Dense]
+    layers: tuple[ChainedDense, ChainedDense]
 
     @classmethod
     def of(cls, weights: EdgeNetworkWeights, split: bool) -> "DeviceEdgeNetwork":
@@ -214,7 +264,8 @@ class DeviceEdgeNetwork:
         weight = torch.cat([own.weight, other], dim=1)
         terms = Linear(weight, torch.cat([own.bias, torch.zeros_like(own.bias)]))
         second, third = weights.layers
-        return cls(Dense.of(terms, split), (Dense.of(second), Dense.of(third)))
+        layers = (ChainedDense.of(second), ChainedDense.of(third))
+        return cls(Dense.of(terms, split), layers)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """LaunchPlan: block sizes and buffers for one state and one capacity of its list."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 from weakref import ReferenceType, ref
 
 import torch
@@ -182,26 +183,84 @@ def far_slots(far: NeighborList | None) -> int:
     return 0 if far is None else far.capacity
 
 
+def _halves_in(place: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Two matrices of float16 in a buffer of float32, or twice a part of one of float64.
+
+    Args:
+        place: (P, W).
+        width: columns of the matrices.
+    """
+    rows = len(place)
+    if place.dtype == torch.float64:
+        whole = place.flatten()[: rows * width].view(rows, width)
+        return whole, whole
+    numbers = place.flatten().view(torch.float16)[: 2 * rows * width].view(2, rows, width)
+    return numbers[0], numbers[1]
+
+
+_ALWAYS: Final = 4096
+"""Edges for which there is room in any case, 10 MB at 128 channels: all pairs of few atoms."""
+
+_EDGE_MARGIN: Final = 1.1
+"""Room for edges over those that there are: their sum varies less than the longest row."""
+
+
+def _edge_room(pairs: NeighborRows, own: int, wanted: int) -> int:
+    """P, for how many edges there is to be room; syncs.
+
+    Args:
+        pairs: the list, built.
+        own: 1 if an atom sends a message to itself, else 0.
+        wanted: most edges that were met; 0 if not known.
+    """
+    atoms, slots = pairs.index.shape
+    found = max(wanted, int(pairs.count.sum()) + own * atoms)
+    return min(atoms * (slots + own), max(_ALWAYS, math.ceil(_EDGE_MARGIN * found)))
+
+
+_PART: Final = 4096
+"""Numbers that a program which sums charges over a part of a system takes."""
+
+
+def atoms_of_a_part(state: State, channels: int) -> int:
+    """Atoms of which a program sums the charges: a power of two, all of a small system."""
+    largest = triton.next_power_of_2(state.grouping.largest)
+    return int(min(max(1, _PART // triton.next_power_of_2(channels)), largest))
+
+
+def charge_parts(state: State, channels: int) -> int:
+    """Parts of the largest system, over each of which a program sums charges."""
+    return int(triton.cdiv(state.grouping.largest, atoms_of_a_part(state, channels)))
+
+
 class TensorNet2Workspace:
     """Intermediate buffers of TensorNet2's charges and edge networks, allocated once.
 
-    There is space for P = N (K + 1) edges, or N K if atoms send no message to themselves, each of
-    28 bytes and, for each layer, 6F numbers: 3 KB at 128 channels. Kernels touch only the space
-    of the edges that exist.
+    There is room for P edges, each of 28 bytes and 5F numbers: 2.5 KB at 128 channels. Layers
+    take turns, so the adjoint of all but the last computes them again. P is a tenth more than
+    there are pairs in the list at first, and no more than slots; where edges outgrow it, `most`
+    is larger than P, the evaluation is to be repeated, and `wanted` says for how many.
 
     Attributes:
         number: (N, K) int32, number of the edge at each slot, within its row.
         first: (N + 1,) int32, first edge of each row; the last entry is the number of edges.
-        count: (1,) int32, the number of edges.
+        count: (1,) int32, the number of edges, or P if there are more.
+        places: P.
+        most: (1,) int32, most edges until they outgrew P.
+        wanted: for how many edges there must be room; 0 if P is enough.
         source, target, back, interval: (P,) int32, see `packing_kernel`.
         offset, window, window_slope: (P,).
-        terms: (N, 2F), terms of charges in a layer's edge network, then their gradient.
-        networks: (P, F), (P, 2F), (P, 3F) for each layer: a1, a2 and a3, then their gradients.
+        terms, for_terms: (N, 2F), terms of charges in a layer's edge network, and their gradient.
+        coefficients: (P, 3F), a3 of a layer, then its gradient.
+        middle: (P, 2F), a2 of a layer, then its gradient.
+        activated: halves of act(a1) (P, F), in `coefficients`; twice the same in float64.
+        for_first: (P, F), da1, in `coefficients`.
         invariants: (N, 3F) for each stage, inputs of its charge prediction.
         for_invariants: (N, 3F), their layer norm in a stage, later their gradient.
         hidden: (N, F), (N, F), (N, 2C) for each stage, outputs of the layers of its prediction,
             then their gradients.
         factors: (S, 2, C) float64 for each stage, see `equilibration_kernel`.
+        sums: (S, parts, 2, C) float64, sums of charges over parts of systems.
         charges: (stages, N, C).
         by_coulomb: (stages, N, C), gradient of the Coulomb energy by the charges.
         by_edges: (N, C), gradient by a stage's charges through the edge network.
@@ -218,10 +277,12 @@ class TensorNet2Workspace:
         far: NeighborList | None,
         dtype: torch.dtype,
         channels: int,
+        wanted: int,
     ) -> None:
         atoms, slots = pairs.index.shape
         device = pairs.index.device
-        places = atoms * (slots + model.own)
+        places = self.places = _edge_room(pairs, model.own, wanted)
+        self.wanted = 0
         stages = range(len(model.predictions))
         charges = model.channels
 
@@ -234,20 +295,24 @@ class TensorNet2Workspace:
         self.number = integers(atoms, slots)
         self.first = integers(atoms + 1)
         self.count = self.first[atoms:]
+        self.most = integers(1)
         self.source, self.target = integers(places), integers(places)
         self.back, self.interval = integers(places), integers(places)
         self.offset, self.window = empty(places), empty(places)
         self.window_slope = empty(places)
-        self.terms = empty(atoms, 2 * channels)
-        self.networks = [
-            tuple(empty(places, width * channels) for width in (1, 2, 3)) for _ in model.networks
-        ]
+        self.terms, self.for_terms = empty(atoms, 2 * channels), empty(atoms, 2 * channels)
+        edges = places if model.networks else 0
+        self.coefficients, self.middle = empty(edges, 3 * channels), empty(edges, 2 * channels)
+        self.activated = _halves_in(self.coefficients, channels)
+        self.for_first = self.coefficients.flatten()[: edges * channels].view(edges, channels)
         self.invariants = [empty(atoms, 3 * channels) for _ in stages]
         self.for_invariants = empty(atoms, 3 * channels)
         widths = (channels, channels, 2 * charges)
         self.hidden = [tuple(empty(atoms, width) for width in widths) for _ in stages]
         systems = state.grouping.systems
         self.factors = [empty(systems, 2, charges, dtype=torch.float64) for _ in stages]
+        parts = charge_parts(state, charges)
+        self.sums = empty(systems, parts, 2, charges, dtype=torch.float64)
         self.charges = empty(len(stages), atoms, charges)
         self.by_coulomb = empty(len(stages), atoms, charges)
         self.by_edges = empty(atoms, charges)
@@ -270,6 +335,7 @@ class Blocks:
         stages: of the pipeline that loads the operands of a matrix product.
         masked: whether slots beyond an atom's last edge are left out by masks, which costs
             instructions, or read for nothing.
+        paired: whether a program takes two tiles of rows, which share what it reads of a matrix.
     """
 
     atoms: int
@@ -279,6 +345,7 @@ class Blocks:
     registers: int | None = None
     stages: int = 1
     masked: bool = True
+    paired: bool = False
 
 
 @dataclass(frozen=True)
@@ -291,11 +358,15 @@ class Shapes:
         contraction: contraction of moments.
         gate: first layer of the embedding's gate.
         dense: dense layers on atoms.
-        edges: dense layers on edges.
+        charges: dense layers on atoms that predict charges, in float32's own products.
+        edges_first, edges, edges_adjoint, edges_middle: middle and last layer on edges, and the
+            adjoints of the last and the middle one.
         readout: dense layers of the readout. Tensor cores truncate sums instead of rounding
             them, so these products take few channels at a time.
         moments, gradients: sums over edges in the embedding, and their adjoint.
-        message, adjoint: messages and their adjoint.
+        message, adjoint: messages with weights from a table, and their adjoint.
+        weighed, weighed_adjoint: messages with weights of edges, and their adjoint.
+        first_adjoint: sums of the adjoint of the first layer on edges, in the same strips.
         alternating: whether successive programs of messages take different strips.
         rows, across, warps: atoms, channels and warps of a program of elementwise kernels.
     """
@@ -305,12 +376,19 @@ class Shapes:
     contraction: Blocks
     gate: Blocks
     dense: Blocks
+    charges: Blocks
+    edges_first: Blocks
     edges: Blocks
+    edges_adjoint: Blocks
+    edges_middle: Blocks
     readout: Blocks
     moments: Blocks
     gradients: Blocks
     message: Blocks
     adjoint: Blocks
+    weighed: Blocks
+    weighed_adjoint: Blocks
+    first_adjoint: Blocks
     alternating: bool
     rows: int
     across: int
@@ -353,6 +431,14 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         if rounded:
             wide = min(64, whole)
             message, adjoint = Blocks(4, 1, wide, 4, registers=64), Blocks(1, 2, wide, 1)
+    weighed, weighed_adjoint = message, adjoint
+    charges, middle = replace(dense, step=TILE, strip=min(64, dense.strip)), edges
+    if atoms >= 2048:
+        weighed = Blocks(1, 2, strip, 1)
+        weighed_adjoint = Blocks(1, 2, strip, 1)
+        middle = replace(edges, strip=min(64, whole))
+        if atoms < 8192:
+            charges = Blocks(TILE, TILE, strip, 2, stages=4)
     few = atoms < 2048
     gate = Blocks(TILE, whole, min(64, 2 * whole), 8)
     if not few and whole <= (64 if double else 128):
@@ -363,12 +449,19 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         contraction=product,
         gate=gate,
         dense=dense,
+        charges=charges,
+        edges_first=edges,
         edges=edges,
+        edges_adjoint=edges,
+        edges_middle=middle,
         readout=replace(dense, step=TILE, strip=min(64, dense.strip)),
         moments=Blocks(1, 8 if 256 <= atoms < 2048 else 16, whole, 1),
         gradients=Blocks(1, 32, whole, 4) if few else Blocks(1, 4, whole, 1),
         message=message,
         adjoint=adjoint,
+        weighed=weighed,
+        weighed_adjoint=weighed_adjoint,
+        first_adjoint=replace(weighed_adjoint, step=max(4, weighed_adjoint.step)),
         alternating=few,
         rows=1 if few else 2,
         across=min(64 if few else 128, whole),
@@ -415,6 +508,11 @@ class LaunchPlan:
     charges: TensorNet2Workspace | None = field(repr=False)
     repulsions: tuple[BoundRepulsion, ...]
 
+    @property
+    def edges_wanted(self) -> int:
+        """For how many edges the next plan needs room at least; 0 without charges."""
+        return 0 if self.charges is None else max(self.charges.wanted, int(self.charges.most))
+
     def fits(
         self,
         atoms: int,
@@ -425,6 +523,8 @@ class LaunchPlan:
         """Whether the buffers have room for so many atoms and the capacities of these lists."""
         others = 0 if self.charges is None else self.charges.far_slot.shape[1]
         if (self.atoms, self.slots, others) != (atoms, pairs.capacity, far_slots(far)):
+            return False
+        if self.charges is not None and self.charges.wanted > self.charges.places:
             return False
         return all(
             repulsion.fits(neighbors)
@@ -495,6 +595,7 @@ def bound_to(
     pairs: NeighborRows,
     far: NeighborList | None,
     close: Sequence[NeighborRows],
+    edges: int = 0,
 ) -> LaunchPlan:
     """Allocates for a state and its lists; syncs.
 
@@ -506,13 +607,15 @@ def bound_to(
         pairs: neighbor list of the network.
         far: neighbor list of the Coulomb energy; None without that energy.
         close: neighbor list of each repulsion.
+        edges: for how many edges TensorNet2 needs room at least.
     """
     config, device, grid = model.config, state.device, model.grid
     own_rows = rows.index_select(0, state.elements)
     sizes = shapes(config.channels, atoms, model.rounded, model.dtype == torch.float64)
     tiles = tiles_of(state.kinds[:atoms], len(state.elements), sizes.contraction.atoms)
     contraction = model.embedding.contraction(own_rows)
-    strips = triton.cdiv(config.channels, sizes.adjoint.strip)
+    adjoint = sizes.adjoint if model.charged is None else sizes.weighed_adjoint
+    strips = triton.cdiv(config.channels, adjoint.strip)
     places = [grid.start, grid.cutoff, grid.zone_width, grid.origin]
     zones = zip(grid.first().tolist(), grid.counts, model.steps, strict=True)
     for first, count, step in zones:
@@ -544,7 +647,9 @@ def bound_to(
             hidden=[len(layer.bias) for layer in model.head.hidden],
         ),
         charges=(
-            TensorNet2Workspace(model.charged, state, pairs, far, model.dtype, config.channels)
+            TensorNet2Workspace(
+                model.charged, state, pairs, far, model.dtype, config.channels, edges
+            )
             if model.charged is not None
             else None
         ),

@@ -1,0 +1,407 @@
+"""Layers of TensorNet2's edge network on CUDA, and their adjoints.
+
+a1 = T(d) + u_i + v_j with T from a table, a2 = act(a1) W2 + b2, a3 = act(a2) W3 + b3.
+
+Programs take tiles of packed edges, whatever atoms they belong to. Of all this a2 and a3 are
+kept, and become their gradients; act(a1) lies where a3 will, as the float16 halves that products
+read, and a1 is computed again from its table where its slope counts. So an edge takes 5F numbers,
+for all layers of a network together.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mdgraph.fused.cuda.device import (
+    activation,
+    chained_product,
+    halves,
+    polynomials,
+    slope,
+    store_halves,
+)
+from mdgraph.fused.cuda.weights import ChainedDense, ChainedFP16
+from mdgraph.fused.cuda.workspace import Blocks, LaunchPlan
+from mdgraph.gpu.triton_jit import kernel, pdl_wait
+
+UP = tl.constexpr(16.0)
+"""Factor of activations in float16: second halves err by 2e-9 at most; beyond 4,094 is infinity."""
+UP_GRADIENT = tl.constexpr(128.0)
+"""Of gradients, in eV: 2e-10 at most, and 511."""
+
+
+@triton.jit
+def _places(number, A: tl.constexpr, STRIPS: tl.constexpr):
+    """Edges (A,) of a program, and which of them there are."""
+    edge = (tl.program_id(0) // STRIPS) * A + tl.arange(0, A)
+    return edge, edge < number
+
+
+@triton.jit
+def _ends(source, target, at, from_centre, table, terms, edge, valid, F: tl.constexpr):
+    """Where numbers of a1 begin, (A, 1) each: in the table, u_i, v_j; and offsets (A, 1)."""
+    own = tl.load(source + edge, mask=valid, other=0).to(tl.int64)[:, None]
+    other = tl.load(target + edge, mask=valid, other=0).to(tl.int64)[:, None]
+    u = tl.load(from_centre + edge, mask=valid, other=0.0)[:, None]
+    t = table + tl.load(at + edge, mask=valid, other=0)[:, None] * (4 * F)
+    return t, terms + own * (2 * F), terms + (other * (2 * F) + F), u
+
+
+@triton.jit
+def _first_layer(t, own, other, u, f, inside, F: tl.constexpr):
+    """a1 (A, B) of some edges."""
+    x, _ = polynomials(t + f, u, inside, F)
+    x += tl.load(own + f, mask=inside, other=0.0)
+    return x + tl.load(other + f, mask=inside, other=0.0)
+
+
+@kernel
+def first_layer_kernel(
+    count,
+    source,
+    target,
+    at,
+    from_centre,
+    table,
+    terms,
+    whole,
+    rest,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    FP: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRODUCTS: tl.constexpr,
+    USE_PDL: tl.constexpr = False,
+):
+    """act(a1) of a few edges.
+
+    Args:
+        count: (1,) int32, number of edges.
+        source, target, at, from_centre: of `packing_kernel`.
+        table: T (intervals, 4, F).
+        terms: u, v (N, 2F).
+        whole, rest: halves of act(a1) (P, F), written.
+    """
+    pdl_wait(USE_PDL)
+    number = tl.load(count)
+    if tl.program_id(0) * A >= number:
+        return
+    edge, valid = _places(number, A, 1)
+    f = tl.arange(0, FP)[None, :]
+    inside = valid[:, None] & (f < F)
+    t, own, other, u = _ends(source, target, at, from_centre, table, terms, edge, valid, F)
+    x = activation(_first_layer(t, own, other, u, f, inside, F), ACTIVATION)
+    store_halves(whole, rest, edge.to(tl.int64)[:, None] * F + f, x, inside, UP, PRODUCTS)
+
+
+@triton.jit
+def _halves_at(pointer, rest, place, have, SPLIT: tl.constexpr, PRODUCTS: tl.constexpr):
+    """Halves of some numbers: as they lie there, or of activations made here."""
+    x = tl.load(pointer + place, mask=have, other=0.0)
+    y = x
+    if SPLIT and PRODUCTS == 3:
+        y = tl.load(rest + place, mask=have, other=0.0)
+    return x, y
+
+
+@kernel
+def layer_kernel(
+    count,
+    inputs,
+    inputs_rest,
+    weight,
+    rest,
+    unit,
+    bias,
+    result,
+    SPLIT: tl.constexpr,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    A: tl.constexpr,
+    BK: tl.constexpr,
+    BF: tl.constexpr,
+    PAIR: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRODUCTS: tl.constexpr,
+    USE_PDL: tl.constexpr = False,
+):
+    """Result = inputs W + b of halves of activations, or act(inputs) W + b.
+
+    Args:
+        count: (1,) int32, number of edges; tiles beyond return at once.
+        inputs, inputs_rest: halves (P, INPUTS) where SPLIT, else numbers twice.
+        weight, rest, unit: a ChainedFP16 (INPUTS, OUTPUTS).
+        bias: (OUTPUTS,).
+        result: (P, OUTPUTS), written.
+        PAIR: whether two tiles of A edges share what is read of the matrix.
+    """
+    pdl_wait(USE_PDL)
+    strips: tl.constexpr = (OUTPUTS + BF - 1) // BF
+    tiles: tl.constexpr = 2 if PAIR else 1
+    number = tl.load(count)
+    tile = tl.program_id(0) // strips * tiles
+    if tile * A >= number:
+        return
+    begin = (tile * A).to(tl.int64)
+    row = tl.arange(0, A)[:, None]
+    present = row < number - tile * A
+    following = row + A < number - tile * A
+    f = ((tl.program_id(0) % strips) * BF + tl.arange(0, BF))[None, :]
+    acc = tl.zeros([A, BF], result.dtype.element_ty)
+    second = acc
+    x_at, y_at = inputs + begin * INPUTS, inputs_rest + begin * INPUTS
+    for first in range(0, INPUTS, BK):
+        k = first + tl.arange(0, BK)
+        at = k[:, None] * OUTPUTS + f
+        inside = (k < INPUTS)[:, None] & (f < OUTPUTS)
+        w = tl.load(weight + at, mask=inside, other=0.0)
+        r = w
+        if PRODUCTS == 3:
+            r = tl.load(rest + at, mask=inside, other=0.0)
+        place, have = row * INPUTS + k[None, :], present & (k < INPUTS)[None, :]
+        x, y = _halves_at(x_at, y_at, place, have, SPLIT, PRODUCTS)
+        if not SPLIT:
+            x, y = halves(activation(x, ACTIVATION), UP, PRODUCTS)
+        acc += chained_product(x, y, w, r, PRODUCTS)
+        if PAIR:
+            have = following & (k < INPUTS)[None, :]
+            x, y = _halves_at(x_at, y_at, place + A * INPUTS, have, SPLIT, PRODUCTS)
+            if not SPLIT:
+                x, y = halves(activation(x, ACTIVATION), UP, PRODUCTS)
+            second += chained_product(x, y, w, r, PRODUCTS)
+    b = tl.load(bias + f, mask=f < OUTPUTS, other=0.0)
+    out = result + begin * OUTPUTS + (row * OUTPUTS + f)
+    tl.store(out, acc * unit + b, mask=present & (f < OUTPUTS))
+    if PAIR:
+        tl.store(out + A * OUTPUTS, second * unit + b, mask=following & (f < OUTPUTS))
+
+
+@kernel
+def last_layer_adjoint_kernel(
+    count,
+    gradient,
+    weight,
+    rest,
+    unit,
+    middle,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    A: tl.constexpr,
+    BK: tl.constexpr,
+    BF: tl.constexpr,
+    PAIR: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRODUCTS: tl.constexpr,
+    USE_PDL: tl.constexpr = False,
+):
+    """da2 = act'(a2) da3 W3^T in the place of a2.
+
+    Args:
+        count, PAIR: as in `layer_kernel`.
+        gradient: da3 (P, INPUTS).
+        weight, rest, unit: of W3^T (INPUTS, OUTPUTS).
+        middle: a2 (P, OUTPUTS), written over.
+    """
+    pdl_wait(USE_PDL)
+    strips: tl.constexpr = (OUTPUTS + BF - 1) // BF
+    tiles: tl.constexpr = 2 if PAIR else 1
+    number = tl.load(count)
+    tile = tl.program_id(0) // strips * tiles
+    if tile * A >= number:
+        return
+    begin = (tile * A).to(tl.int64)
+    row = tl.arange(0, A)[:, None]
+    present = row < number - tile * A
+    following = row + A < number - tile * A
+    f = ((tl.program_id(0) % strips) * BF + tl.arange(0, BF))[None, :]
+    acc = tl.zeros([A, BF], middle.dtype.element_ty)
+    second = acc
+    x_at = gradient + begin * INPUTS
+    for first in range(0, INPUTS, BK):
+        k = first + tl.arange(0, BK)
+        at = k[:, None] * OUTPUTS + f
+        inside = (k < INPUTS)[:, None] & (f < OUTPUTS)
+        w = tl.load(weight + at, mask=inside, other=0.0)
+        r = w
+        if PRODUCTS == 3:
+            r = tl.load(rest + at, mask=inside, other=0.0)
+        place = row * INPUTS + k[None, :]
+        x = tl.load(x_at + place, mask=present & (k < INPUTS)[None, :], other=0.0)
+        x, y = halves(x, UP_GRADIENT, PRODUCTS)
+        acc += chained_product(x, y, w, r, PRODUCTS)
+        if PAIR:
+            have = following & (k < INPUTS)[None, :]
+            x = tl.load(x_at + place + A * INPUTS, mask=have, other=0.0)
+            x, y = halves(x, UP_GRADIENT, PRODUCTS)
+            second += chained_product(x, y, w, r, PRODUCTS)
+    out, inside = middle + begin * OUTPUTS + (row * OUTPUTS + f), present & (f < OUTPUTS)
+    steep = slope(tl.load(out, mask=inside, other=0.0), ACTIVATION)
+    # All threads of this program must have loaded what is written over now.
+    tl.debug_barrier()
+    tl.store(out, acc * unit * steep, mask=inside)
+    if PAIR:
+        out, inside = out + A * OUTPUTS, following & (f < OUTPUTS)
+        steep = slope(tl.load(out, mask=inside, other=0.0), ACTIVATION)
+        tl.debug_barrier()
+        tl.store(out, second * unit * steep, mask=inside)
+
+
+@kernel
+def middle_layer_adjoint_kernel(
+    count,
+    source,
+    target,
+    at_interval,
+    from_centre,
+    table,
+    terms,
+    gradient,
+    weight,
+    rest,
+    unit,
+    result,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    BK: tl.constexpr,
+    BF: tl.constexpr,
+    PAIR: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRODUCTS: tl.constexpr,
+    USE_PDL: tl.constexpr = False,
+):
+    """da1 = act'(a1) da2 W2^T.
+
+    Args:
+        count, source, target, at_interval, from_centre, table, terms: as in `first_layer_kernel`.
+        gradient: da2 (P, 2F).
+        weight, rest, unit: of W2^T (2F, F).
+        result: da1 (P, F), written.
+        PAIR: not looked at.
+    """
+    pdl_wait(USE_PDL)
+    strips: tl.constexpr = (F + BF - 1) // BF
+    number = tl.load(count)
+    if (tl.program_id(0) // strips) * A >= number:
+        return
+    edge, valid = _places(number, A, strips)
+    row = edge.to(tl.int64)[:, None]
+    f = ((tl.program_id(0) % strips) * BF + tl.arange(0, BF))[None, :]
+    acc = tl.zeros([A, BF], result.dtype.element_ty)
+    for first in range(0, 2 * F, BK):
+        k = first + tl.arange(0, BK)
+        have = valid[:, None] & (k < 2 * F)[None, :]
+        x = tl.load(gradient + (row * (2 * F) + k[None, :]), mask=have, other=0.0)
+        x, y = halves(x, UP_GRADIENT, PRODUCTS)
+        at = k[:, None] * F + f
+        inside = (k < 2 * F)[:, None] & (f < F)
+        w = tl.load(weight + at, mask=inside, other=0.0)
+        r = w
+        if PRODUCTS == 3:
+            r = tl.load(rest + at, mask=inside, other=0.0)
+        acc += chained_product(x, y, w, r, PRODUCTS)
+    inside = valid[:, None] & (f < F)
+    t, own, other, u = _ends(source, target, at_interval, from_centre, table, terms, edge, valid, F)
+    a1 = _first_layer(t, own, other, u, f, inside, F)
+    tl.store(result + (row * F + f), acc * unit * slope(a1, ACTIVATION), mask=inside)
+
+
+FEW = 16
+"""Edges that a program of the first layer takes."""
+
+
+def apply_layers(bound: LaunchPlan, number: int) -> None:
+    """a3 of every edge, from the terms that charges add in a layer."""
+    c, second, third = bound.charged, *bound.tensornet2_model.networks[number].layers
+    first_layer_kernel[(triton.cdiv(len(c.coefficients), FEW),)](
+        *_first(bound, number),
+        *c.activated,
+        bound.channels,
+        FEW,
+        bound.shapes.padded,
+        ACTIVATION=bound.model.config.activation,
+        PRODUCTS=bound.model.products,
+        num_warps=4,
+        **bound.launch,
+    )
+    _layer(bound, bound.shapes.edges_first, c.activated, second, c.middle, split=True)
+    _layer(bound, bound.shapes.edges, (c.middle, c.middle), third, c.coefficients, split=False)
+
+
+def apply_layers_adjoint(bound: LaunchPlan, number: int) -> None:
+    """Gradient by a1 from that by a3, whose place it takes."""
+    c, second, third = bound.charged, *bound.tensornet2_model.networks[number].layers
+    s, inputs, outputs = bound.shapes.edges_adjoint, 3 * bound.channels, 2 * bound.channels
+    last_layer_adjoint_kernel[_grid(len(c.middle), outputs, s)](
+        c.count,
+        c.coefficients,
+        *_parts(third.transposed, UP_GRADIENT.value),
+        c.middle,
+        inputs,
+        outputs,
+        **_sizes(bound, s),
+    )
+    s = bound.shapes.edges_middle
+    middle_layer_adjoint_kernel[_grid(len(c.middle), bound.channels, s)](
+        *_first(bound, number),
+        c.middle,
+        *_parts(second.transposed, UP_GRADIENT.value),
+        c.for_first,
+        bound.channels,
+        **_sizes(bound, s),
+    )
+
+
+def _layer(
+    bound: LaunchPlan,
+    s: Blocks,
+    x: tuple[Tensor, Tensor],
+    layer: ChainedDense,
+    result: Tensor,
+    split: bool,
+) -> None:
+    inputs, outputs = x[0].shape[1], result.shape[1]
+    layer_kernel[_grid(len(result), outputs, s)](
+        bound.charged.count,
+        *x,
+        *_parts(layer.weight, UP.value),
+        layer.bias,
+        result,
+        split,
+        inputs,
+        outputs,
+        **_sizes(bound, s),
+    )
+
+
+def _grid(rows: int, outputs: int, s: Blocks) -> tuple[int]:
+    return (triton.cdiv(rows, (1 + s.paired) * s.atoms) * triton.cdiv(outputs, s.strip),)
+
+
+def _first(bound: LaunchPlan, number: int) -> tuple[Tensor, ...]:
+    """Arguments from which a1 is computed."""
+    c = bound.charged
+    table = bound.model.layer_tables[number].coefficients
+    return c.count, c.source, c.target, c.interval, c.offset, table, c.terms
+
+
+def _parts(weights: ChainedFP16, up: float) -> tuple[Tensor, Tensor, float]:
+    """Arguments of a product with rows that are scaled if they are split."""
+    return weights.hi, weights.lo, weights.unit / (up if weights.hi.dtype == torch.float16 else 1.0)
+
+
+def _sizes(bound: LaunchPlan, s: Blocks) -> dict[str, Any]:
+    return {
+        "A": s.atoms,
+        "BK": s.step,
+        "BF": s.strip,
+        "PAIR": s.paired,
+        "ACTIVATION": bound.model.config.activation,
+        "PRODUCTS": bound.model.products,
+        "num_warps": s.warps,
+        "num_stages": s.stages,
+        "maxnreg": s.registers,
+        **bound.launch,
+    }
