@@ -2,12 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mdgraph.gpu.launch import Branch
 from mdgraph.models.ops.messages import forces_and_virials
 from mdgraph.models.potential import AbsolutePositions, Atoms, ListRoles, Potential
 from mdgraph.models.sum import SumPotential
@@ -28,6 +30,8 @@ class Evaluator(ABC):
         precision: what it was made for; None suits all.
         device: where it runs; None runs anywhere.
         rounds: whether forces are rounded, and no exact derivative of the energy.
+        runs_beside: whether its work on a state uses no buffers of others but those that it is
+            to write, so that two such evaluators may run at a time.
     """
 
     cutoffs: tuple[float, ...] = ()
@@ -35,6 +39,7 @@ class Evaluator(ABC):
     precision: Precision | None = None
     device: torch.device | None = None
     rounds: bool = False
+    runs_beside: bool = False
 
     @property
     def species(self) -> tuple[int, ...] | None:
@@ -103,6 +108,23 @@ class Evaluator(ABC):
         Lists may come with reverse slots that are still being found; call `join` on a list
         before reading them, as `pairs` does.
         """
+
+    def evaluate_forces_(
+        self, state: State, lists: Sequence[NeighborList], into: Tensor | None = None
+    ) -> None:
+        """Writes the forces of `evaluate_`, and energies and virial may hold anything after it.
+
+        Static shapes, does not sync.
+
+        Args:
+            state: see `evaluate_`.
+            lists: likewise.
+            into: (N, 3), eV/A, written in the place of `state.forces`; if it `runs_beside`, results
+                of the state then stay as they are.
+        """
+        self.evaluate_(state, lists)
+        if into is not None:
+            into.copy_(state.forces)
 
 
 class ForeignEvaluator(Evaluator):
@@ -398,13 +420,17 @@ class _TwoTimeSteps:
 
     Attributes:
         forces: (N, 3) eV/A, of the large potential.
+        small: (N, 3) eV/A, (1 - n) times those of the small one.
         virial: (S, 3, 3) eV, that of the state while an impulse is added to it.
         impulse: (S, 3, 3) eV, (n - 1) (W_large - W_small).
+        branch: stream of the small potential beside the large one.
     """
 
     forces: Tensor
+    small: Tensor
     virial: Tensor
     impulse: Tensor
+    branch: Branch
 
 
 class MultipleTimeStepEvaluator(Evaluator):
@@ -419,7 +445,9 @@ class MultipleTimeStepEvaluator(Evaluator):
 
     Barostats take W_small at the steps between and W_small + n (W_large - W_small) at every n-th,
     which is the same kick of the cell. `start_impulse_` writes that into the state for as long as
-    the integrator reads it, and `end_impulse_` the virial of the large potential again.
+    the integrator reads it, and `end_impulse_` the virial of the large potential again. Without a
+    barostat no virial of the small potential is computed, and where both potentials run on CUDA in
+    the fused form, they run beside each other at every n-th step.
 
     ==================  ==================
     F, W                `state.forces`, eV/A; `state.virial`, eV
@@ -434,17 +462,23 @@ class MultipleTimeStepEvaluator(Evaluator):
         large: the evaluator whose dynamics these are.
         small: a faster one, near to it.
         steps: of the small potential to one of the large.
+        virials: whether those of the small potential are computed.
     """
 
-    def __init__(self, large: Evaluator, small: Evaluator, steps: int) -> None:
+    def __init__(
+        self, large: Evaluator, small: Evaluator, steps: int, virials: bool = True
+    ) -> None:
         """Allocates nothing.
 
         Args:
             large: evaluator of the potential.
             small: evaluator of the inner potential, for the same precision and device.
             steps: n, at least 1.
+            virials: whether cells vary.
         """
-        self.large, self.small, self.steps = large, small, steps
+        self.large, self.small, self.steps, self.virials = large, small, steps, virials
+        both = large is not small and large.runs_beside and small.runs_beside
+        self._runs_beside = both and not virials
         self.cutoffs = tuple(dict.fromkeys((*large.cutoffs, *small.cutoffs)))
         self.potential = large.potential
         self.precision, self.device = large.precision, large.device
@@ -473,14 +507,27 @@ class MultipleTimeStepEvaluator(Evaluator):
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """See Evaluator. The first call for a state allocates."""
         own = self._bind(state)
-        self.small.evaluate_(state, self.lists_of(self.small, lists))
-        torch.mul(state.forces, 1 - self.steps, out=own.forces)
-        own.impulse.copy_(state.virial)
-        self.large.evaluate_(state, self.lists_of(self.large, lists))
-        impulse = torch.add(own.forces, state.forces, alpha=self.steps)
+        lists_of_small = self.lists_of(self.small, lists)
+        lists_of_large = self.lists_of(self.large, lists)
+        if self._runs_beside:
+            for item in lists_of_small:
+                # A list is waited for once, which would be on the stream of the small potential.
+                if any(item is other for other in lists_of_large):
+                    item.join()
+        with own.branch.fork() if self._runs_beside else nullcontext():
+            if self.virials:
+                self.small.evaluate_(state, lists_of_small)
+                own.small.copy_(state.forces)
+                own.impulse.copy_(state.virial)
+            else:
+                self.small.evaluate_forces_(state, lists_of_small, own.small)
+            own.small.mul_(1 - self.steps)
+        self.large.evaluate_(state, lists_of_large)
         own.forces.copy_(state.forces)
-        state.forces.copy_(impulse)
-        torch.sub(state.virial, own.impulse, out=own.impulse).mul_(self.steps - 1)
+        own.branch.join()
+        torch.add(own.small, own.forces, alpha=self.steps, out=state.forces)
+        if self.virials:
+            torch.sub(state.virial, own.impulse, out=own.impulse).mul_(self.steps - 1)
 
     def start_impulse_(self, state: State) -> None:
         """Adds the impulse of the large potential to the virial; does not sync."""
@@ -493,8 +540,12 @@ class MultipleTimeStepEvaluator(Evaluator):
         state.virial.copy_(self._bind(state).virial)
 
     def evaluate_small_(self, state: State, lists: Sequence[NeighborList]) -> None:
-        """Writes what the small potential gives; static shapes, does not sync."""
-        self.small.evaluate_(state, self.lists_of(self.small, lists))
+        """Writes forces, and virials if wanted, of the small potential; static shapes, no sync."""
+        own = self.lists_of(self.small, lists)
+        if self.virials:
+            self.small.evaluate_(state, own)
+        else:
+            self.small.evaluate_forces_(state, own)
 
     def forces(self, state: State) -> Tensor:
         """See Evaluator: of the large potential, after every n-th step."""
@@ -527,8 +578,10 @@ class MultipleTimeStepEvaluator(Evaluator):
         if own is None:
             state.workspaces[self] = own = _TwoTimeSteps(
                 torch.zeros_like(state.forces),
+                torch.zeros_like(state.forces),
                 torch.zeros_like(state.virial),
                 torch.zeros_like(state.virial),
+                Branch(state.device, "inner potential"),
             )
         return own
 

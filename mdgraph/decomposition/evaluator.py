@@ -660,7 +660,7 @@ def _divided(evaluator: Evaluator, atoms: int, grid: BrickGrid, exchange: Exchan
         large, small = (
             _divided(part, atoms, grid, exchange) for part in (evaluator.large, evaluator.small)
         )
-        return MultipleTimeStepEvaluator(large, small, evaluator.steps)
+        return MultipleTimeStepEvaluator(large, small, evaluator.steps, evaluator.virials)
     assert isinstance(evaluator, FusedTensorNet)
     return DecomposedEvaluator(evaluator, atoms, grid, exchange)
 

@@ -133,7 +133,7 @@ def two_potentials(
     for system in systems:
         check_inner_species(small, system.numbers.tolist())
     _warn_of_resonance(systems, steps * max(integrator.parameters["timestep"].start))
-    return MultipleTimeStepEvaluator(large, small, steps)
+    return MultipleTimeStepEvaluator(large, small, steps, virials=integrator.cell_varies)
 
 
 def _warn_of_resonance(systems: Sequence[System], outer: float) -> None:

@@ -1,9 +1,10 @@
 """FusedNetwork: the interface of both backends, `fused.cuda` and `fused.cpu`."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from mdgraph.neighbors import NeighborList, NeighborRows
@@ -25,6 +26,16 @@ class NetworkResult:
     energies: Tensor
     forces: Tensor
     virials: Tensor
+    _others: list["NetworkResult"] = field(default_factory=list, repr=False)
+
+    def apart(self, forces: Tensor) -> "NetworkResult":
+        """The same with other forces, and with energies and virials that nobody reads."""
+        for other in self._others:
+            if other.forces is forces:
+                return other
+        energies, virials = torch.zeros_like(self.energies), torch.zeros_like(self.virials)
+        self._others.append(NetworkResult(self.constant, energies, forces, virials))
+        return self._others[-1]
 
 
 class FusedNetwork(Protocol):
@@ -37,6 +48,7 @@ class FusedNetwork(Protocol):
         coulomb_list: NeighborList | None,
         repulsion_lists: Sequence[NeighborList],
         result: NetworkResult,
+        forces_alone: bool = False,
     ) -> None:
         """Computes energies, forces and virials for the current state and lists.
 
@@ -50,6 +62,7 @@ class FusedNetwork(Protocol):
             coulomb_list: of the Coulomb energy, may be `network_list`; None without that energy.
             repulsion_lists: of each repulsion, may be one of the above.
             result: buffers that are written.
+            forces_alone: whether energies and virials may hold anything after it.
         """
         ...
 

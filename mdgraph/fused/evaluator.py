@@ -109,6 +109,7 @@ class FusedTensorNet(Evaluator):
     potential: TensorNetPotential
     precision: Precision
     device: torch.device
+    runs_beside = True
 
     def __init__(
         self,
@@ -156,15 +157,33 @@ class FusedTensorNet(Evaluator):
         Buffers belong to the state, so one evaluator serves several states and their graphs.
         """
         with torch.no_grad():
-            for item in lists:
-                item.fill_()
             result = self._bind(state)
-            by_role = self._list_roles.assign(lists)
-            repulsion = [by_role[role] for role in self.potential.repulsion_roles]
-            self._network.evaluate_(
-                state, by_role["network"], by_role.get("coulomb"), repulsion, result
-            )
+            self._evaluate_(state, lists, result)
             self._network.total_(state, result)
+
+    def evaluate_forces_(
+        self, state: State, lists: Sequence[NeighborList], into: Tensor | None = None
+    ) -> None:
+        """See Evaluator."""
+        with torch.no_grad():
+            result = self._bind(state)
+            result = result if into is None else result.apart(into)
+            self._evaluate_(state, lists, result, forces_alone=True)
+
+    def _evaluate_(
+        self,
+        state: State,
+        lists: Sequence[NeighborList],
+        result: NetworkResult,
+        forces_alone: bool = False,
+    ) -> None:
+        for item in lists:
+            item.fill_()
+        by_role = self._list_roles.assign(lists)
+        repulsion = [by_role[role] for role in self.potential.repulsion_roles]
+        self._network.evaluate_(
+            *(state, by_role["network"], by_role.get("coulomb"), repulsion, result, forces_alone)
+        )
 
     def outgrown(self, state: State) -> Tensor | None:
         """See Evaluator."""

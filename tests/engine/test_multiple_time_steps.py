@@ -428,3 +428,36 @@ def test_graphs_have_the_bits_of_eager_steps(inner: int, integrator: Any) -> Non
     for run in runs[1:]:
         assert run.graphed
         assert_same(runs[0], run)
+
+
+class Counted(AutogradEvaluator):
+    """Counts what it is asked for, and leaves nothing but forces where it may."""
+
+    def __init__(self, potential: Any) -> None:
+        super().__init__(potential)
+        self.whole = self.forces_alone = 0
+
+    def evaluate_(self, state: Any, lists: Any) -> None:
+        self.whole += 1
+        super().evaluate_(state, lists)
+
+    def evaluate_forces_(self, state: Any, lists: Any, into: Any = None) -> None:
+        super().evaluate_forces_(state, lists, into)
+        self.whole -= 1
+        self.forces_alone += 1
+        for rest in (state.virial, state.energy, state.energies):
+            rest.fill_(math.nan)
+
+
+@pytest.mark.parametrize(
+    "integrator", [LangevinMiddle(2.0, 90.0), *BAROSTATS], ids=lambda integrator: integrator.name
+)
+def test_only_barostats_need_more_than_forces_of_the_small_potential(integrator: Any) -> None:
+    small = Counted(SMALL)
+    runs = [run_of(integrator, small=one) for one in (small, SMALL)]
+    small.whole = small.forces_alone = 0
+    for run in runs:
+        run.run(12)
+    expected = (12, 0) if integrator.cell_varies else (0, 12)
+    assert (small.whole, small.forces_alone) == expected
+    assert_same(*runs)

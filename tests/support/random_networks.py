@@ -100,6 +100,14 @@ def atoms_of(state: State) -> Atoms:
     return Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
 
 
+def crowd(atoms: int) -> System:
+    """Atoms of three elements in a row of tiles, most of one."""
+    rng = np.random.default_rng(atoms)
+    places = 1.3 * np.stack(np.unravel_index(np.arange(atoms), (5, 5, 5)), 1)
+    numbers = np.where(np.arange(atoms) % 9 == 4, 6, np.where(np.arange(atoms) % 4 == 1, 1, 8))
+    return System(numbers, places + rng.normal(scale=0.1, size=places.shape))
+
+
 def lists_for(
     state: State, potential: TensorNetPotential, capacity: int | None = None, skin: float = 0.0
 ) -> list[NeighborList]:

@@ -26,9 +26,10 @@ class Integrator:
     """Base of all integrators.
 
     At the start and the end of a step, `state.forces` and `state.virial` belong to
-    `state.positions` and `state.cell`. An integrator keeps what it needs beside the state in
-    buffers of its own and names them in `tensors`: the state and these buffers are all that
-    a run needs to continue with the same bits.
+    `state.positions` and `state.cell`; with two potentials, between steps of the large one, the
+    virial only if `cell_varies`, and energies never. An integrator keeps what it needs beside
+    the state in buffers of its own and names them in `tensors`: the state and these buffers are
+    all that a run needs to continue with the same bits.
 
     Parameters are schedules on the device, so they change without a new capture. Coefficients
     that depend only on parameters, step and random numbers are computed for `block` steps at

@@ -77,6 +77,7 @@ class CompiledNetwork:
         far: NeighborList | None,
         close: Sequence[NeighborList],
         result: NetworkResult,
+        forces_alone: bool = False,
     ) -> None:
         """See FusedNetwork."""
         bound = self._bind(state, pairs)

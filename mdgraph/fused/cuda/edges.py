@@ -22,6 +22,7 @@ from mdgraph.fused.cuda.device import (
     pair_vectors,
     paired,
     polynomials,
+    put,
     put_forces,
 )
 from mdgraph.fused.cuda.workspace import LaunchPlan
@@ -186,6 +187,7 @@ def forces_kernel(
     slots,
     atoms,
     ADDED: tl.constexpr,
+    VIRIALS: tl.constexpr,
     WIDTH: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
@@ -195,7 +197,8 @@ def forces_kernel(
         gradient: w (N, K, 3), at the slots of the list.
         pair, slot, unit, edges: as `edges_kernel` wrote them.
         reverse: of the list.
-        forces, virials: (N, 3), (9, N) float64, written, or added to where ADDED.
+        forces, virials: (N, 3), (9, N) float64, written, or added to where ADDED; virials only
+            where VIRIALS.
         slots: K.
         atoms: N.
     """
@@ -215,12 +218,17 @@ def forces_kernel(
         gx, gy, gz = load_vector(gradient + own * 3, valid)
         w = (gx.to(tl.float64), gy.to(tl.float64), gz.to(tl.float64))
         force = added(force, difference(w, load_vector(gradient + back * 3, valid)))
-        inverse = tl.load(unit + edge * 4 + 3, mask=valid, other=1.0).to(tl.float64)
-        x = tl.load(unit + edge * 4, mask=valid, other=0.0) / inverse
-        y = tl.load(unit + edge * 4 + 1, mask=valid, other=0.0) / inverse
-        z = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0) / inverse
-        virial = less_outer(virial, (x, y, z), w)
-    put_forces(forces, virials, atom, atoms, force, virial, FACTOR=1.0, ADDED=ADDED)
+        if VIRIALS:
+            inverse = tl.load(unit + edge * 4 + 3, mask=valid, other=1.0).to(tl.float64)
+            x = tl.load(unit + edge * 4, mask=valid, other=0.0) / inverse
+            y = tl.load(unit + edge * 4 + 1, mask=valid, other=0.0) / inverse
+            z = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0) / inverse
+            virial = less_outer(virial, (x, y, z), w)
+    if VIRIALS:
+        put_forces(forces, virials, atom, atoms, force, virial, FACTOR=1.0, ADDED=ADDED)
+    else:
+        for axis in tl.static_range(3):
+            put(forces + 3 * atom + axis, tl.sum(force[axis], 0), ADDED)
 
 
 @kernel
@@ -546,8 +554,10 @@ def _moment_sizes(bound: LaunchPlan) -> dict[str, Any]:
     }
 
 
-def forces(bound: LaunchPlan, pairs: NeighborRows, result: NetworkResult) -> None:
-    """Forces and virials of all rows from the gradients by moments and by distances."""
+def forces(
+    bound: LaunchPlan, pairs: NeighborRows, result: NetworkResult, virials: bool = True
+) -> None:
+    """Forces, and virials if wanted, of all rows from the gradients by moments and distances."""
     b = bound.buffers
     edge_gradients_kernel[(bound.atoms, bound.elements)](
         pairs.order,
@@ -580,6 +590,7 @@ def forces(bound: LaunchPlan, pairs: NeighborRows, result: NetworkResult) -> Non
         bound.slots,
         bound.rows,
         ADDED=bound.predicts(bound.layers),
+        VIRIALS=virials,
         WIDTH=32,
         num_warps=1,
         **bound.launch,

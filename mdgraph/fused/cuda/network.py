@@ -62,13 +62,14 @@ class TritonNetwork:
         coulomb_list: NeighborList | None,
         repulsion_lists: Sequence[NeighborList],
         result: NetworkResult,
+        forces_alone: bool = False,
     ) -> None:
         """See FusedNetwork."""
         with launching_on(state.device):
             bound = self._bind(
                 state, len(state.numbers), network_list, coulomb_list, repulsion_lists, result
             )
-            _evaluate(bound, network_list, coulomb_list, repulsion_lists, result)
+            _evaluate(bound, network_list, coulomb_list, repulsion_lists, result, forces_alone)
 
     def domain_stages_(
         self,
@@ -151,8 +152,9 @@ def _evaluate(
     coulomb_list: NeighborList | None,
     repulsion_rows: Sequence[NeighborRows],
     result: NetworkResult,
+    forces_alone: bool = False,
 ) -> None:
-    for _ in _stages(bound, network_rows, coulomb_list, repulsion_rows, result):
+    for _ in _stages(bound, network_rows, coulomb_list, repulsion_rows, result, forces_alone):
         pass
 
 
@@ -162,6 +164,7 @@ def _stages(
     coulomb_list: NeighborList | None,
     repulsion_rows: Sequence[NeighborRows],
     result: NetworkResult,
+    forces_alone: bool = False,
 ) -> Iterator[Tensor]:
     """Yields twice what the next stage reads of all rows, of which those evaluated are written.
 
@@ -195,6 +198,6 @@ def _stages(
         yield bound.buffers.for_messages[number]
         interact_adjoint(bound, network_rows, number)
     embed_adjoint(bound)
-    forces(bound, network_rows, result)
+    forces(bound, network_rows, result, virials=not forces_alone)
     for repulsion, rows in zip(bound.repulsions, repulsion_rows, strict=True):
         repulsion.add(bound.state, bound.atoms, rows, result, bound.launch)
