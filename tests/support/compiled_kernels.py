@@ -41,12 +41,20 @@ _PLAIN: Final[dict[str, Any]] = {
     "charge_factor": True,
 }
 
+LAYERLESS: Final[dict[str, Any]] = {
+    "channels": 32,
+    "layers": 0,
+    "radial_basis": {"number": 12},
+    "readout": {"hidden": (32,)},
+}
+
 CASES: Final[dict[str, tuple[dict[str, Any], str, int]]] = {
     "24 atoms": (_PLAIN, "mixed", 24),
     "648 atoms": (_PLAIN, "mixed", 648),
     "24000 atoms": (_PLAIN, "mixed", 24_000),
     "fast": (_PLAIN, "fast", 24_000),
     "double": (_PLAIN, "double", 24),
+    "layerless": (_PLAIN | LAYERLESS, "mixed", 3000),
     "tensornet2": (TENSORNET2 | {"coulomb": {"cutoff": 5.2}}, "mixed", 24),
 }
 """Settings of the network, precision, and for how many atoms block sizes are chosen."""
@@ -119,7 +127,7 @@ def main() -> int:
             sep="\n  ",
             flush=True,
         )
-        failed |= bool(errors) or number < 25
+        failed |= bool(errors) or number < (6 if name == "layerless" else 25)
     return int(failed)
 
 

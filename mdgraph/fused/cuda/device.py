@@ -220,6 +220,13 @@ def product(x, weight, rest, inside, PRODUCTS: tl.constexpr):
         PRODUCTS: 3 for float32's digits, 1 for those of float16, 0 for the type of x and w.
     """
     w = tl.load(weight, mask=inside, other=0.0)
+    r = tl.load(rest, mask=inside, other=0.0) if PRODUCTS == 3 else w
+    return multiplied(x, w, r, PRODUCTS)
+
+
+@triton.jit
+def multiplied(x, w, r, PRODUCTS: tl.constexpr):
+    """`product` with the halves of the matrix in tiles; the second counts with three PRODUCTS."""
     if PRODUCTS == 0:
         part = tl.dot(x, w, input_precision="ieee", out_dtype=x.dtype)
     elif PRODUCTS == 1:
@@ -228,7 +235,7 @@ def product(x, weight, rest, inside, PRODUCTS: tl.constexpr):
         whole = x.to(tl.float16)
         remainder = ((x - whole.to(tl.float32)) * LIFT).to(tl.float16)
         part = tl.dot(remainder, w)
-        part = tl.dot(whole, tl.load(rest, mask=inside, other=0.0), part)
+        part = tl.dot(whole, r, part)
         part = tl.dot(whole, w, part * (1.0 / LIFT))
     return part
 

@@ -9,8 +9,9 @@ from mdgraph.fused.backend import NetworkResult
 from mdgraph.fused.cuda.charges import predict
 from mdgraph.fused.cuda.coulomb import interact_at_distance, select_pairs
 from mdgraph.fused.cuda.edge_network import pack_edges
-from mdgraph.fused.cuda.edges import find_edges, forces, totals
+from mdgraph.fused.cuda.edges import find_edges, forces, sum_moments, totals
 from mdgraph.fused.cuda.embedding import embed, embed_adjoint
+from mdgraph.fused.cuda.layerless import compute_layerless
 from mdgraph.fused.cuda.messages import (
     interact,
     interact_adjoint,
@@ -171,6 +172,23 @@ def _stages(
     Rows of others may be filled from the first time on, and must be by the second.
     """
     find_edges(bound, network_rows)
+    if bound.model.layerless:
+        sum_moments(bound, network_rows)
+        compute_layerless(bound, result)
+    else:
+        yield from _between(bound, network_rows, coulomb_list, result)
+    forces(bound, network_rows, result, virials=not forces_alone)
+    for repulsion, rows in zip(bound.repulsions, repulsion_rows, strict=True):
+        repulsion.add(bound.state, bound.atoms, rows, result, bound.launch)
+
+
+def _between(
+    bound: LaunchPlan,
+    network_rows: NeighborRows,
+    coulomb_list: NeighborList | None,
+    result: NetworkResult,
+) -> Iterator[Tensor]:
+    """From edges to the gradient by moments, in the stages of `_stages`."""
     branch = bound.model.branch
     if bound.model.charged is not None:
         with branch.fork():  # `embed` joins it
@@ -198,6 +216,3 @@ def _stages(
         yield bound.buffers.for_messages[number]
         interact_adjoint(bound, network_rows, number)
     embed_adjoint(bound)
-    forces(bound, network_rows, result, virials=not forces_alone)
-    for repulsion, rows in zip(bound.repulsions, repulsion_rows, strict=True):
-        repulsion.add(bound.state, bound.atoms, rows, result, bound.launch)

@@ -9,6 +9,7 @@ import triton.language as tl
 from mdgraph.fused.backend import NetworkResult
 from mdgraph.fused.cuda.device import activation, sigmoid, slope
 from mdgraph.fused.cuda.products import dense, dense_adjoint, standardized, standardized_adjoint
+from mdgraph.fused.cuda.weights import NetworkWeights
 from mdgraph.fused.cuda.workspace import LaunchPlan, padded
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
 
@@ -56,13 +57,19 @@ def energy_kernel(
     tl.store(inputs + atom * W + w, g, mask=have)
 
 
+def activations_of(model: NetworkWeights) -> list[str]:
+    """Activations before each layer of the head."""
+    config = model.config
+    first = config.activation if config.readout_activation else "none"
+    hidden = "silu" if config.readout.kind == "gated" else config.activation
+    return [first, *[hidden] * len(model.head.hidden)]
+
+
 def read_out(bound: LaunchPlan, result: NetworkResult) -> None:
     """Energies of atoms, and their gradient by the invariants of the last stage."""
-    model, b, s, config = bound.model, bound.buffers, bound.shapes, bound.model.config
+    model, b, s = bound.model, bound.buffers, bound.shapes
     linear, head = model.linear, model.head
-    gated = config.readout.kind == "gated"
-    first = config.activation if config.readout_activation else "none"
-    activations = [first, *["silu" if gated else config.activation] * len(head.hidden)]
+    activations = activations_of(model)
     inputs = [b.linear, *b.hidden]
 
     invariants, norm = b.invariants[-1], model.norm
@@ -82,7 +89,7 @@ def read_out(bound: LaunchPlan, result: NetworkResult) -> None:
         width,
         padded(width),
         ACTIVATION=activations[-1],
-        GATED=gated,
+        GATED=model.config.readout.kind == "gated",
         num_warps=1,
         **bound.launch,
     )

@@ -362,6 +362,10 @@ def side_by_side(parts: list[tuple[Linear, ...]]) -> PackedPerceptron:
     )
 
 
+NARROW = 32
+"""Most channels, and numbers of a hidden layer of the readout, that `layerless_kernel` takes."""
+
+
 class NetworkWeights:
     """Weights of a network on its device, with transposed matrices for the backward pass.
 
@@ -430,6 +434,18 @@ class NetworkWeights:
     def functions(self) -> int:
         """Number of radial functions of the embedding, with the window."""
         return int(self.embedding_table.shape[-1])
+
+    @property
+    def layerless(self) -> bool:
+        """Whether `layerless_kernel` computes it."""
+        hidden = self.head.hidden
+        return (
+            self.config.layers == 0
+            and self.charged is None
+            and self.products > 0
+            and len(hidden) == 1
+            and max(self.config.channels, len(hidden[0].bias)) <= NARROW
+        )
 
     @property
     def symmetric(self) -> bool:

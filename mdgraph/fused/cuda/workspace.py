@@ -361,6 +361,8 @@ class Shapes:
         charges: dense layers on atoms that predict charges, in float32's own products.
         edges_first, edges, edges_adjoint, edges_middle: middle and last layer on edges, and the
             adjoints of the last and the middle one.
+        layerless: all between moments and their gradient in a network without layers; `step` in
+            functions.
         readout: dense layers of the readout. Tensor cores truncate sums instead of rounding
             them, so these products take few channels at a time.
         moments, gradients: sums over edges in the embedding, and their adjoint.
@@ -382,6 +384,7 @@ class Shapes:
     edges_adjoint: Blocks
     edges_middle: Blocks
     readout: Blocks
+    layerless: Blocks
     moments: Blocks
     gradients: Blocks
     message: Blocks
@@ -455,6 +458,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         edges_adjoint=edges,
         edges_middle=middle,
         readout=replace(dense, step=TILE, strip=min(64, dense.strip)),
+        layerless=Blocks(TILE, strip, whole, 4),
         moments=Blocks(1, 8 if 256 <= atoms < 2048 else 16, whole, 1),
         gradients=Blocks(1, 32, whole, 4) if few else Blocks(1, 4, whole, 1),
         message=message,
@@ -612,7 +616,8 @@ def bound_to(
     config, device, grid = model.config, state.device, model.grid
     own_rows = rows.index_select(0, state.elements)
     sizes = shapes(config.channels, atoms, model.rounded, model.dtype == torch.float64)
-    tiles = tiles_of(state.kinds[:atoms], len(state.elements), sizes.contraction.atoms)
+    tile = (sizes.layerless if model.layerless else sizes.contraction).atoms
+    tiles = tiles_of(state.kinds[:atoms], len(state.elements), tile)
     contraction = model.embedding.contraction(own_rows)
     adjoint = sizes.adjoint if model.charged is None else sizes.weighed_adjoint
     strips = triton.cdiv(config.channels, adjoint.strip)

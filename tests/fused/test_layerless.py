@@ -1,0 +1,79 @@
+"""Networks without layers, whose kernels between moments and their gradient are few.
+
+Triton's interpreter runs the kernels where there is no CUDA device.
+"""
+
+from typing import Any
+
+import pytest
+from backends import CUDA, device_of
+from random_networks import TENSORNET, crowd, crystal, evaluated, lists_for, molecule, network
+
+from mdgraph.fused.cuda import weights
+from mdgraph.fused.evaluator import FusedTensorNet
+from mdgraph.state import State
+from mdgraph.system import System
+
+NONE = TENSORNET | {"layers": 0, "channels": 16, "self_interaction": False}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "as shipped": NONE | {"channels": 32, "radial_basis": {"number": 12}},
+    "odd widths": NONE | {"channels": 21, "readout": {"hidden": (19,)}, "self_interaction": True},
+    "gated": NONE | {"readout": {"kind": "gated", "hidden": (6,)}},
+    "other activations": NONE | {"activation": "tanh", "readout_activation": False},
+}
+"""The first has more functions than a block."""
+
+
+def computed(settings: dict[str, Any], system: System, precision: str = "mixed") -> State:
+    evaluator = FusedTensorNet(network(**settings), precision, device_of("triton"), "triton")
+    state = State([system], device_of("triton"))
+    evaluator.evaluate_(state, lists_for(state, evaluator.potential))
+    return state
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_few_kernels_agree_with_the_oracle_and_with_the_others(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = SETTINGS[name]
+    for system in (crystal(4), crowd(19)) if CUDA or name == "odd widths" else (molecule(5),):
+        exact = evaluated(network(**settings), system)
+        one = computed(settings, system)
+        with monkeypatch.context() as patch:
+            patch.setattr(weights, "NARROW", 0)
+            several = computed(settings, system)
+        scale = float(exact.forces.square().mean().sqrt())
+        for state in (one, several):
+            error = (state.forces.cpu() - exact.forces).square().mean().sqrt()
+            assert float(error) < 2e-5 * scale
+            assert float((state.energies.cpu() - exact.energies).abs().max()) < 5e-6
+            virial = (state.virial.cpu() - exact.virial).abs().max()
+            assert float(virial) < 2e-5 * float(exact.virial.abs().max())
+        assert float((one.forces - several.forces).abs().max()) < 1e-5 * scale
+
+
+@pytest.mark.parametrize(
+    ("settings", "taken"),
+    [
+        (SETTINGS["as shipped"], True),
+        (SETTINGS["as shipped"] | {"channels": 33}, False),
+        (SETTINGS["as shipped"] | {"readout": {"hidden": (33,)}}, False),
+        (NONE | {"readout": {"hidden": (4, 5)}}, False),
+        (NONE | {"layers": 1}, False),
+        (NONE | {"architecture": "tensornet2", "charge_channels": 2}, False),
+    ],
+)
+def test_other_networks_take_other_kernels(settings: dict[str, Any], taken: bool) -> None:
+    evaluator = FusedTensorNet(network(**settings), "mixed", device_of("triton"), "triton")
+    assert evaluator._network._model.layerless is taken  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(not CUDA, reason="the interpreter would take minutes")
+@pytest.mark.parametrize("precision", ["mixed", "fast"])
+def test_tiles_of_many_atoms_agree_with_the_oracle(precision: str) -> None:
+    settings, system = SETTINGS["as shipped"], crowd(125)
+    exact = evaluated(network(**settings), system)
+    state = computed(settings, system, precision)
+    scale = float(exact.forces.square().mean().sqrt())
+    error = (state.forces.cpu() - exact.forces).square().mean().sqrt()
+    assert float(error) < (2e-5 if precision == "mixed" else 2e-3) * scale
