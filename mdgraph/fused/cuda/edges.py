@@ -3,8 +3,8 @@
 M[i, c, s, k] = sum over neighbors j of species s of B_k(d) Y_c(r), with B_k(d) from a table
 and Y the components of 1 + [r]x + (r r^T - 1/3) of the unit vector r.
 
-The last function, the window itself, is kept apart from the others: these are often as many
-as a power of two, and tiles are as wide as one.
+The last function, the window itself, is kept APART from the others where these are as many as a
+power of two, as tiles are as wide as one.
 
 One program walks one row, so sums have a fixed order. What differs from the rows of the
 list: skin pairs are left out, and each edge remembers its slot to find its reverse.
@@ -75,6 +75,28 @@ def _write_edges(grid, pair, slot, offset, unit, slots, zones, atom, here, place
     tl.store(unit + edge * 4 + 3, inverse, mask=within)
 
 
+@triton.jit
+def _edges_at_once(
+    positions, cell, wrap, system, index, image, offsets, kinds, cutoff,
+    grid, pair, slot, offset, unit, group, slots, zones, atom, used,
+    E: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Writes the edges of a row whose slots are in one tile, and says how many."""
+    lane = tl.arange(0, WIDTH)
+    close = _close_slots(
+        positions, cell, wrap, system, index, image, offsets, kinds, cutoff, atom, slots, used, lane
+    )
+    place = tl.zeros([WIDTH], tl.int32)
+    found = 0
+    for kind in range(E):
+        mine = (close[0] & (close[2] == kind)).to(tl.int32)
+        place += mine * (tl.cumsum(mine, 0) - 1 + found)
+        tl.store(group + kind, found)
+        found += tl.sum(mine, 0)
+    _write_edges(grid, pair, slot, offset, unit, slots, zones, atom, lane, place, close)
+    return found
+
+
 @kernel
 def edges_kernel(
     positions,
@@ -134,18 +156,17 @@ def edges_kernel(
     lane = tl.arange(0, WIDTH)
     group = groups + atom * (E + 1)
     if ONCE:
-        close = _close_slots(
-            positions, cell, wrap, system, index, image, offsets, kinds, cutoff, atom, slots,
-            used, lane,
-        )  # fmt: skip
-        place = tl.zeros([WIDTH], tl.int32)
-        found = 0
-        for kind in range(E):
-            mine = (close[0] & (close[2] == kind)).to(tl.int32)
-            place += mine * (tl.cumsum(mine, 0) - 1 + found)
-            tl.store(group + kind, found)
-            found += tl.sum(mine, 0)
-        _write_edges(grid, pair, slot, offset, unit, slots, zones, atom, lane, place, close)
+        # Half of the lanes often suffice, as rows have room for a skin and a margin.
+        if used <= WIDTH // 2:
+            found = _edges_at_once(
+                positions, cell, wrap, system, index, image, offsets, kinds, cutoff,
+                grid, pair, slot, offset, unit, group, slots, zones, atom, used, E, WIDTH // 2,
+            )  # fmt: skip
+        else:
+            found = _edges_at_once(
+                positions, cell, wrap, system, index, image, offsets, kinds, cutoff,
+                grid, pair, slot, offset, unit, group, slots, zones, atom, used, E, WIDTH,
+            )  # fmt: skip
         tl.store(group + E, found)
         tl.store(edges + atom, found)
     else:
@@ -290,6 +311,12 @@ def _store_moments(out, m0, m1, m2, m3, m4, m5, m6, m7, m8, have, STRIDE: tl.con
     tl.store(out + 8 * STRIDE, m8 * _HALF, mask=have)
 
 
+@triton.jit
+def _summed(x, SUMMED: tl.constexpr):
+    """Sums of the columns where SUMMED, else x."""
+    return tl.sum(x, 0) if SUMMED else x
+
+
 @kernel
 def moments_kernel(
     order,
@@ -302,6 +329,8 @@ def moments_kernel(
     slots,
     E: tl.constexpr,
     K: tl.constexpr,
+    ROW: tl.constexpr,
+    APART: tl.constexpr,
     WIDTH: tl.constexpr,
     KP: tl.constexpr,
     USE_PDL: tl.constexpr = False,
@@ -311,7 +340,7 @@ def moments_kernel(
     Args:
         order: (N,) int32, which atom a program takes.
         groups, pair, offset, unit: as `edges_kernel` wrote them.
-        table: (intervals, 4, K).
+        table: (intervals, 4, ROW), of which the first K of a row are functions.
         moments: (N, 9, E K), written.
         slots: slots a row.
         E, K: elements at hand, functions.
@@ -320,7 +349,11 @@ def moments_kernel(
     atom = tl.load(order + tl.program_id(0)).to(tl.int64)
     wanted = tl.program_id(1)
     k = tl.arange(0, KP)
-    zero = tl.zeros([KP], moments.dtype.element_ty)
+    TILED: tl.constexpr = K - 1 if APART else K
+    # All of a padded row is read, in pieces of 16 bytes.
+    READ: tl.constexpr = K - 1 if APART else ROW
+    # Sums over all edges at the end, or of each step at once.
+    zero = tl.zeros([KP] if APART else [WIDTH, KP], moments.dtype.element_ty)
     m0, m1, m2, m3, m4, m5, m6, m7, m8 = zero, zero, zero, zero, zero, zero, zero, zero, zero
     one = tl.zeros([WIDTH], moments.dtype.element_ty)
     w0, w1, w2, w3, w4, w5, w6, w7, w8 = one, one, one, one, one, one, one, one, one
@@ -337,43 +370,59 @@ def moments_kernel(
         z = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0)
         xy, yz, xz = x * y, y * z, x * z
         axial, planar = 2.0 * z * z - x * x - y * y, x * x - y * y
-        window, _ = polynomials(table + place * (4 * K) + K - 1, u, valid, K)
-        w0 += window
-        w1 += window * x
-        w2 += window * y
-        w3 += window * z
-        w4 += window * xy
-        w5 += window * yz
-        w6 += window * axial
-        w7 += window * xz
-        w8 += window * planar
-        inside = valid[:, None] & (k < K - 1)[None, :]
-        value, _ = polynomials(table + place[:, None] * (4 * K) + k[None, :], u[:, None], inside, K)
-        m0 += tl.sum(value, 0)
-        m1 += tl.sum(value * x[:, None], 0)
-        m2 += tl.sum(value * y[:, None], 0)
-        m3 += tl.sum(value * z[:, None], 0)
-        m4 += tl.sum(value * xy[:, None], 0)
-        m5 += tl.sum(value * yz[:, None], 0)
-        m6 += tl.sum(value * axial[:, None], 0)
-        m7 += tl.sum(value * xz[:, None], 0)
-        m8 += tl.sum(value * planar[:, None], 0)
+        if APART:
+            window, _ = polynomials(table + place * (4 * ROW) + K - 1, u, valid, ROW)
+            w0 += window
+            w1 += window * x
+            w2 += window * y
+            w3 += window * z
+            w4 += window * xy
+            w5 += window * yz
+            w6 += window * axial
+            w7 += window * xz
+            w8 += window * planar
+        inside = valid[:, None] & (k < READ)[None, :]
+        at = table + place[:, None] * (4 * ROW) + k[None, :]
+        value, _ = polynomials(at, u[:, None], inside, ROW)
+        m0 += _summed(value, APART)
+        m1 += _summed(value * x[:, None], APART)
+        m2 += _summed(value * y[:, None], APART)
+        m3 += _summed(value * z[:, None], APART)
+        m4 += _summed(value * xy[:, None], APART)
+        m5 += _summed(value * yz[:, None], APART)
+        m6 += _summed(value * axial[:, None], APART)
+        m7 += _summed(value * xz[:, None], APART)
+        m8 += _summed(value * planar[:, None], APART)
     out = moments + atom * (9 * E * K) + wanted * K
-    _store_moments(out + k, m0, m1, m2, m3, m4, m5, m6, m7, m8, k < K - 1, E * K)
     _store_moments(
-        out + K - 1,
-        tl.sum(w0, 0),
-        tl.sum(w1, 0),
-        tl.sum(w2, 0),
-        tl.sum(w3, 0),
-        tl.sum(w4, 0),
-        tl.sum(w5, 0),
-        tl.sum(w6, 0),
-        tl.sum(w7, 0),
-        tl.sum(w8, 0),
-        True,
+        out + k,
+        _summed(m0, not APART),
+        _summed(m1, not APART),
+        _summed(m2, not APART),
+        _summed(m3, not APART),
+        _summed(m4, not APART),
+        _summed(m5, not APART),
+        _summed(m6, not APART),
+        _summed(m7, not APART),
+        _summed(m8, not APART),
+        k < TILED,
         E * K,
     )
+    if APART:
+        _store_moments(
+            out + K - 1,
+            tl.sum(w0, 0),
+            tl.sum(w1, 0),
+            tl.sum(w2, 0),
+            tl.sum(w3, 0),
+            tl.sum(w4, 0),
+            tl.sum(w5, 0),
+            tl.sum(w6, 0),
+            tl.sum(w7, 0),
+            tl.sum(w8, 0),
+            True,
+            E * K,
+        )
 
 
 @triton.jit
@@ -419,6 +468,8 @@ def edge_gradients_kernel(
     slots,
     E: tl.constexpr,
     K: tl.constexpr,
+    ROW: tl.constexpr,
+    APART: tl.constexpr,
     STRIPS: tl.constexpr,
     WIDTH: tl.constexpr,
     KP: tl.constexpr,
@@ -442,8 +493,12 @@ def edge_gradients_kernel(
     kind = tl.program_id(1)
     k = tl.arange(0, KP)
     d = adjoint + atom * (9 * E * K) + kind * K
-    by_window = _scaled_adjoint(d + K - 1, True, E * K)
-    by_others = _scaled_adjoint((d + k)[None, :], (k < K - 1)[None, :], E * K)
+    TILED: tl.constexpr = K - 1 if APART else K
+    # All of a padded row is read, in pieces of 16 bytes.
+    READ: tl.constexpr = K - 1 if APART else ROW
+    if APART:
+        by_window = _scaled_adjoint(d + K - 1, True, E * K)
+    by_others = _scaled_adjoint((d + k)[None, :], (k < TILED)[None, :], E * K)
     group = groups + atom * (E + 1) + kind
     end = tl.load(group + 1)
     for start in range(tl.load(group), end, WIDTH):
@@ -456,16 +511,19 @@ def edge_gradients_kernel(
         uy = tl.load(unit + edge * 4 + 1, mask=valid, other=0.0)
         uz = tl.load(unit + edge * 4 + 2, mask=valid, other=0.0)
         inverse = tl.load(unit + edge * 4 + 3, mask=valid, other=0.0)
-        # The window, then all other functions.
-        value, slope = polynomials(table + place * (4 * K) + K - 1, offset_of, valid, K)
-        h, gx, gy, gz = _polynomials_adjoint(by_window, ux, uy, uz)
-        along = slope * h
-        gx *= value
-        gy *= value
-        gz *= value
-        inside = valid[:, None] & (k < K - 1)[None, :]
+        if APART:
+            value, slope = polynomials(table + place * (4 * ROW) + K - 1, offset_of, valid, ROW)
+            h, gx, gy, gz = _polynomials_adjoint(by_window, ux, uy, uz)
+            along = slope * h
+            gx *= value
+            gy *= value
+            gz *= value
+        else:
+            along = tl.zeros([WIDTH], gradient.dtype.element_ty)
+            gx, gy, gz = along, along, along
+        inside = valid[:, None] & (k < READ)[None, :]
         values, slopes = polynomials(
-            table + place[:, None] * (4 * K) + k[None, :], offset_of[:, None], inside, K
+            table + place[:, None] * (4 * ROW) + k[None, :], offset_of[:, None], inside, ROW
         )
         h, px, py, pz = _polynomials_adjoint(by_others, ux[:, None], uy[:, None], uz[:, None])
         along += tl.sum(slopes * h, 1)
@@ -529,7 +587,8 @@ def find_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
 
 def sum_moments(bound: LaunchPlan, pairs: NeighborRows) -> None:
     """Moments of every atom, for each element of the neighbors."""
-    b = bound.buffers
+    b, more = bound.buffers, _moment_sizes(bound)
+    step = bound.shapes.moments.step
     moments_kernel[(bound.atoms, bound.elements)](
         pairs.order,
         b.groups,
@@ -539,19 +598,19 @@ def sum_moments(bound: LaunchPlan, pairs: NeighborRows) -> None:
         bound.model.embedding_table,
         b.moments,
         bound.slots,
-        **_moment_sizes(bound),
-        WIDTH=bound.shapes.moments.step,
+        **more,
+        # Sums of a step at once need twice the registers for twice the edges.
+        WIDTH=step if more["APART"] else min(step, 8),
         num_warps=bound.shapes.moments.warps,
         **bound.launch,
     )
 
 
 def _moment_sizes(bound: LaunchPlan) -> dict[str, Any]:
-    return {
-        "E": bound.elements,
-        "K": bound.model.functions,
-        "KP": triton.next_power_of_2(max(1, bound.model.functions - 1)),
-    }
+    functions, row = bound.model.functions, bound.model.embedding_table.shape[-1]
+    width = triton.next_power_of_2(max(1, functions - 1))
+    apart = not bound.model.layerless or width < functions
+    return {"E": bound.elements, "K": functions, "ROW": row, "APART": apart, "KP": width}
 
 
 def forces(

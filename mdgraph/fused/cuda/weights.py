@@ -363,7 +363,7 @@ def side_by_side(parts: list[tuple[Linear, ...]]) -> PackedPerceptron:
 
 
 NARROW = 32
-"""Most channels, and numbers of a hidden layer of the readout, that `layerless_kernel` takes."""
+"""Most channels, and numbers of a hidden layer of the readout, that kernels of `layerless` take."""
 
 
 class NetworkWeights:
@@ -374,7 +374,8 @@ class NetworkWeights:
         config: of the potential.
         embedding: weights of the embedding.
         grid: intervals of all tables.
-        embedding_table: (intervals, 4, K + 1).
+        functions: number of radial functions of the embedding, with the window.
+        embedding_table: (intervals, 4, functions or more).
         layer_tables: table of the message weights of each layer.
         steps: of the last coefficients in each zone of packed tables.
         own: (3, F) for each layer, weights of the message of an atom to itself.
@@ -429,15 +430,15 @@ class NetworkWeights:
         else:
             self.layer_tables, self.steps = packed(tables.layers, self.device)
         self.branch = Branch(self.device)
-
-    @property
-    def functions(self) -> int:
-        """Number of radial functions of the embedding, with the window."""
-        return int(self.embedding_table.shape[-1])
+        self.functions = int(self.embedding_table.shape[-1])
+        if self.layerless:
+            # Rows of a power of two, which are read in pieces of 16 bytes.
+            more = (1 << (self.functions - 1).bit_length()) - self.functions
+            self.embedding_table = torch.nn.functional.pad(self.embedding_table, (0, more))
 
     @property
     def layerless(self) -> bool:
-        """Whether `layerless_kernel` computes it."""
+        """Whether kernels of `layerless` compute it."""
         hidden = self.head.hidden
         return (
             self.config.layers == 0
