@@ -18,7 +18,8 @@ written to an H5MD file as `mdgraph md` does it. Memory is what torch has alloca
 rank 0 at most. With `--eager` evaluations are no CUDA graph, and neither are their messages. With
 `--silent` ranks pack the features of each exchange and send none, so forces are wrong: what an
 evaluation takes less is what waits for messages. With `--predict` nothing is timed: evaluations on
-so many GPUs are predicted from that on one, see `predicted_ms`.
+so many GPUs are predicted from that on one, see `predicted_ms`, and the memory of a rank's lists is
+counted, with rows of all atoms and with those that it has.
 """
 
 import argparse
@@ -75,6 +76,9 @@ were evaluated one after the other and copies before anything else."""
 FIXED_MS = 0.22
 """Of an evaluation on one GPU, however few the atoms: 0.93 ms at 3,000 and 5.87 at 24,000."""
 
+SLOTS = 120
+"""Of a row of the shipped water's list."""
+
 
 def predicted_ms(
     system: System, cutoff: float, channels: int, layers: int, count: int, one_ms: float
@@ -107,6 +111,14 @@ def predicted_ms(
     return str(grid), spent
 
 
+def lists_gb(system: System, reach: float, grid: BrickGrid) -> tuple[float, float]:
+    """Lists of a rank, GB: with rows of all atoms, and with those of atoms near its brick alone."""
+    atoms, row = len(system), 12.0 * SLOTS
+    near = atoms * grid.share(widths_of(State([system])), 1.02 * reach)
+    rows = min(float(atoms), near + 0.05 * (near + 40.0 * near**0.5))
+    return 1e-9 * row * atoms, 1e-9 * (row * rows + 4.0 * atoms)
+
+
 PREDICTIONS = Table(
     (
         ("atoms", "atoms", ""),
@@ -114,6 +126,8 @@ PREDICTIONS = Table(
         ("grid", "grid", ""),
         ("E+F ms", "evaluation_ms", ".3f"),
         ("efficiency", "efficiency", ".3f"),
+        ("all rows GB", "whole_lists_gb", ".2f"),
+        ("rows GB", "lists_gb", ".2f"),
     ),
     width=12,
 )
@@ -266,6 +280,8 @@ def predict(unit: System, options: argparse.Namespace) -> None:
             grid, time = predicted_ms(system, reach, *sizes, count, options.predict)
             row = {"atoms": len(system), "domains": count, "grid": grid, "evaluation_ms": time}
             row["efficiency"] = options.predict / (count * time)
+            shape = BrickGrid.chosen(count, widths_of(State([system])), reach)
+            row["whole_lists_gb"], row["lists_gb"] = lists_gb(system, reach, shape)
             print_row(PREDICTIONS, row, {}, options.json)
 
 

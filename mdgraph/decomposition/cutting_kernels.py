@@ -128,6 +128,7 @@ def neighbors_kernel(
     owner,
     index,
     count,
+    row_of,
     neighbors,
     atoms,
     slots,
@@ -135,13 +136,15 @@ def neighbors_kernel(
     WORDS: tl.constexpr,
     WIDTH: tl.constexpr,
     FIRST: tl.constexpr,
+    LIMITED: tl.constexpr,
 ):
     """The domains that atoms have neighbors in, as bits.
 
     Buffers and numbers:
         due: as above.
         owner: (N,) int32.
-        index, count: (N, K) and (N,) int32, of a list.
+        index, count: (R, K) and (N,) int32, of a list.
+        row_of: (N,) int32, row of each atom of a limited list.
         neighbors: (N, WORDS) int32, written by the first list, added to by others.
         atoms, slots: N, K.
         BITS: of a word that are used.
@@ -151,7 +154,7 @@ def neighbors_kernel(
     if tl.load(due) == 0:
         return
     for atom in range(tl.program_id(0), atoms, tl.num_programs(0)):
-        row = atom * tl.cast(slots, tl.int64)
+        row = (tl.load(row_of + atom) if LIMITED else atom) * tl.cast(slots, tl.int64)
         used = tl.load(count + atom)
         for word in tl.static_range(WORDS):
             bits = tl.zeros([WIDTH], tl.int32)
@@ -370,6 +373,7 @@ def rows_kernel(
     listed_reverse,
     listed_count,
     listed_wrap,
+    row_of,
     index,
     image,
     reverse,
@@ -383,6 +387,7 @@ def rows_kernel(
     owned,
     number,
     WIDTH: tl.constexpr,
+    LIMITED: tl.constexpr,
 ):
     """The rows of local atoms, of one list: whole for own atoms, own neighbors for others.
 
@@ -390,7 +395,7 @@ def rows_kernel(
         due, owner, place, source, is_used, number, owned: as above.
         kinds, numbers: (N,) int64; local_kinds, local_numbers: (R,) int64, written for rows of
             others' atoms.
-        listed_index, listed_image, listed_reverse, listed_count, listed_wrap: of the list.
+        listed_index, listed_image, listed_reverse, listed_count, listed_wrap, row_of: of the list.
         index, image, reverse, count, wrap: of the domain, written.
         rows, slots: R, K.
         zero_image: number of no translation, for empty slots.
@@ -404,7 +409,7 @@ def rows_kernel(
         inside = slot < slots
         used = tl.where(tl.load(is_used + row) != 0, tl.load(listed_count + atom), 0)
         kept = inside & (slot < used)
-        at = atom * slots + slot
+        at = (tl.load(row_of + atom).to(tl.int64) if LIMITED else atom) * slots + slot
         neighbor = tl.load(listed_index + at, mask=kept, other=0).to(tl.int64)
         if row >= owned:
             kept &= tl.load(owner + neighbor, mask=kept, other=-1) == number
@@ -492,6 +497,7 @@ class KernelCutter:
                 self._owner,
                 listed.index,
                 listed.count,
+                listed.row,
                 self._neighbors,
                 atoms,
                 listed.capacity,
@@ -499,6 +505,7 @@ class KernelCutter:
                 WORDS=self._words,
                 WIDTH=min(128, triton.next_power_of_2(listed.capacity)),
                 FIRST=place == 0,
+                LIMITED=listed.row is not None,
                 num_warps=1,
             )
 
@@ -564,6 +571,7 @@ class KernelCutter:
                 listed.reverse,
                 listed.count,
                 listed.wrap,
+                listed.row,
                 rows.index,
                 rows.image,
                 rows.reverse,
@@ -577,6 +585,7 @@ class KernelCutter:
                 capacity.owned,
                 domain.number,
                 WIDTH=triton.next_power_of_2(listed.capacity),
+                LIMITED=listed.row is not None,
                 num_warps=1,
             )
 

@@ -67,7 +67,9 @@ class TorchCutter:
         owner = self._grid.owners(*reference, self._state.pbc, self._planes)
         neighbors = torch.zeros(len(owner), len(self._grid), dtype=torch.bool, device=owner.device)
         for listed in self._lists:
-            neighbors.scatter_(1, owner[listed.index.to(torch.int64)], True)
+            atoms = listed.count.nonzero().flatten()
+            found = owner[listed.index[listed.rows_of(atoms)].to(torch.int64)]
+            neighbors[atoms] |= torch.zeros_like(neighbors[atoms]).scatter_(1, found, True)
         return owner, neighbors
 
     def cut_(self, domains: Sequence[Subdomain]) -> None:

@@ -41,6 +41,7 @@ from mdgraph.gpu.graphs import CapturedGraph, GraphMemory, captured
 from mdgraph.gpu.launch import Branch
 from mdgraph.models import ListRoles, TensorNetPotential
 from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.torch_builder import Brick
 from mdgraph.precision import Precision
 from mdgraph.signals import SIGNALS
 from mdgraph.state import State
@@ -87,6 +88,10 @@ class _DividedSystem:
         self._lists, self._whole = list(lists), evaluator.whole
         self._exchange, self._grid = evaluator.exchange, evaluator.grid
         self._beside = Branch(state.device, "domains")
+        if not self._exchange.alone:
+            (domain,) = self._exchange.numbers
+            for item in lists:
+                item.limit_(self._grid.brick(domain, planes))
         # Replaced whenever buffers are; kept, as an address would be that of later buffers too.
         self._offsets = [item.offsets for item in lists]
         self._division: Division | None = None
@@ -97,10 +102,6 @@ class _DividedSystem:
         self._shared = torch.cat([value.flatten() for value in shared])
         # Static on all ranks, for a graph.
         self._parts = self._shared.split([value.numel() for value in shared])
-        if not self._exchange.alone:
-            (domain,) = self._exchange.numbers
-            for item in lists:
-                item.limit_(self._grid.brick(domain, planes))
 
     @property
     def domains(self) -> Sequence[Subdomain]:
@@ -212,7 +213,7 @@ class _DividedSystem:
             item.follow_(place, vectors, moved)
 
     def leave(self) -> None:
-        """Lets the lists have rows of all atoms again."""
+        """Lets the lists have rows of all atoms again; reads the device."""
         for item in self._lists:
             item.limit_(None)
 
@@ -445,10 +446,10 @@ class _Reference:
         state.positions.copy_(torch.from_numpy(self.positions))
         return state
 
-    def lists(self, state: State, cutoffs: Sequence[float]) -> list[NeighborList]:
-        """Lists of such a state, one for each cutoff."""
+    def lists(self, state: State, cutoffs: Sequence[float], brick: Brick) -> list[NeighborList]:
+        """Lists of such a state, one for each cutoff, with rows for a brick."""
         limits = zip(cutoffs, self.skins, self.capacities, strict=True)
-        return [NeighborList(state, *limit) for limit in limits]
+        return [NeighborList(state, *limit, brick=brick) for limit in limits]
 
 
 @dataclass(frozen=True)
@@ -533,7 +534,8 @@ class _Server:
         whole = evaluator.whole
         state = content.state(whole.device, whole.precision.state)
         planes = torch.from_numpy(content.planes).to(whole.device)
-        lists = content.lists(state, evaluator.cutoffs)
+        (domain,) = self._exchange.numbers
+        lists = content.lists(state, evaluator.cutoffs, evaluator.grid.brick(domain, planes))
         divided = _DividedSystem(number, state, lists, evaluator, planes)
         self._systems[number] = state, divided
         divided.divide_()

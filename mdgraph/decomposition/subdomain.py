@@ -18,31 +18,17 @@ import torch
 from torch import Tensor
 
 from mdgraph.fused.backend import NetworkResult
-from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors import NeighborList, StoredRows
 from mdgraph.state import BatchCapacity, State
 from mdgraph.system import System
 
 
-@dataclass(frozen=True)
-class SubdomainRows:
+class SubdomainRows(StoredRows):
     """NeighborRows of n local atoms.
 
     Rows of own atoms are those of the list. A row of another domain's atom has its own-atom
     neighbors alone.
     """
-
-    index: Tensor
-    image: Tensor
-    reverse: Tensor
-    count: Tensor
-    wrap: Tensor
-    offsets: Tensor
-    order: Tensor
-    interior: int
-    capacity: int
-
-    def join(self) -> None:
-        """See NeighborRows; reverse slots are there."""
 
     @classmethod
     def allocate(cls, listed: NeighborList, capacity: "SubdomainCapacity") -> "SubdomainRows":
@@ -290,7 +276,8 @@ class Subdomain:
     ) -> None:
         owned, count, device = self.capacity.owned, len(self.source), owner.device
         slots = torch.arange(rows.capacity, device=device)
-        neighbor = listed.index[self.source].to(torch.int64)
+        source = listed.rows_of(self.source)
+        neighbor = listed.index[source].to(torch.int64)
         kept = (slots < listed.count[self.source][:, None]) & self.is_used[:, None]
         kept[owned:] &= owner[neighbor[owned:]] == self.number
         # Slots that are kept come first, in their order.
@@ -299,9 +286,9 @@ class Subdomain:
         itself = torch.arange(count, dtype=torch.int32, device=device)[:, None]
         index = self.place[neighbor.gather(1, order)]
         rows.index.copy_(torch.where(kept, index, itself))
-        image = listed.image[self.source].gather(1, order)
+        image = listed.image[source].gather(1, order)
         rows.image.copy_(torch.where(kept, image, len(listed.offsets) // 2))
-        reverse = listed.reverse[self.source].gather(1, order)
+        reverse = listed.reverse[source].gather(1, order)
         rows.reverse.copy_(torch.where(kept, reverse, slots.to(reverse.dtype)))
         rows.count.copy_(kept.sum(1))
         rows.wrap.copy_(listed.wrap[self.source])

@@ -597,9 +597,9 @@ class Calculation:
         return [spring or hold for spring, hold in zip(springs, held, strict=True)]
 
     def sticky(self) -> Tensor:
-        """Counters (lists, 3) int64 on the device, from which `complete` decides."""
+        """Counters (lists, 4) int64 on the device, from which `complete` decides."""
         if not self.lists:
-            return torch.zeros(0, 3, dtype=torch.int64, device=self.device)
+            return torch.zeros(0, 4, dtype=torch.int64, device=self.device)
         return torch.stack([item.sticky() for item in self.lists])
 
     def complete(self) -> bool:

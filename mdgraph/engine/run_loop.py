@@ -37,7 +37,7 @@ class Status:
 
     complete: bool
     good: bool
-    sticky: tuple[tuple[int, int, int], ...]
+    sticky: tuple[tuple[int, int, int, int], ...]
     rebuilds: tuple[int, ...]
 
 
@@ -58,7 +58,7 @@ class HealthCheck:
         self._calculation = calculation
         self._maximum = maximum_temperature
         device, lists = calculation.device, len(calculation.lists)
-        self._numbers = torch.zeros(4 * lists + 2, dtype=torch.int64, device=device)
+        self._numbers = torch.zeros(5 * lists + 2, dtype=torch.int64, device=device)
         on_gpu = device.type == "cuda"
         self._host_numbers = torch.zeros_like(self._numbers, device="cpu", pin_memory=on_gpu)
         self._event = torch.cuda.Event() if on_gpu else None
@@ -86,8 +86,8 @@ class HealthCheck:
             self._event.synchronize()
         *numbers, good, outgrown = self._host_numbers.tolist()
         lists = self._calculation.lists
-        end = 3 * len(lists)
-        sticky = tuple((*numbers[start : start + 3],) for start in range(0, end, 3))
+        end = 4 * len(lists)
+        sticky = tuple((*numbers[start : start + 4],) for start in range(0, end, 4))
         complete = hold_all(lists, sticky) and not outgrown
         return Status(complete, bool(good), sticky, tuple(numbers[end:]))
 

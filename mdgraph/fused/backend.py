@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from mdgraph.neighbors import NeighborList, NeighborRows
+from mdgraph.neighbors import NeighborRows
 from mdgraph.state import State
 
 
@@ -44,9 +44,9 @@ class FusedNetwork(Protocol):
     def evaluate_(
         self,
         state: State,
-        network_list: NeighborList,
-        coulomb_list: NeighborList | None,
-        repulsion_lists: Sequence[NeighborList],
+        network_list: NeighborRows,
+        coulomb_list: NeighborRows | None,
+        repulsion_lists: Sequence[NeighborRows],
         result: NetworkResult,
         forces_alone: bool = False,
     ) -> None:

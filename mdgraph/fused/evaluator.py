@@ -177,9 +177,7 @@ class FusedTensorNet(Evaluator):
         result: NetworkResult,
         forces_alone: bool = False,
     ) -> None:
-        for item in lists:
-            item.fill_()
-        by_role = self._list_roles.assign(lists)
+        by_role = self._list_roles.assign([item.whole() for item in lists])
         repulsion = [by_role[role] for role in self.potential.repulsion_roles]
         self._network.evaluate_(
             *(state, by_role["network"], by_role.get("coulomb"), repulsion, result, forces_alone)

@@ -4,14 +4,15 @@ It finds the rows that `TorchBuilder` finds, from the same plan and the same wra
 but keeps no candidates in memory, which takes a tenth of the time.
 """
 
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mdgraph.neighbors.geometry import Lattice
 from mdgraph.neighbors.search import CellList, EveryPair
-from mdgraph.neighbors.torch_builder import TorchBuilder
+from mdgraph.neighbors.torch_builder import ListRows, RowLimit, TorchBuilder
 from mdgraph.numba_jit import cached
 
 _compiled: Final = cached(nogil=True, error_model="numpy")
@@ -83,18 +84,22 @@ def _sorted_into_bins(bin_of, start, order):
 
 @_compiled
 def _from_bins(
-    positions, lists, bin_of, start, order, stencil, stencil_image, zero, shifts, limit, rows
+    positions, lists, bin_of, start, order, stencil, stencil_image, zero, shifts, limit, row, rows
 ):
-    """Rows of all atoms from the bins around theirs, sorted by neighbor and image.
+    """Rows of atoms from the bins around theirs, sorted by neighbor and image.
 
     `bin_of` (N,) is the bin of each atom, `start` and `order` come from `_sorted_into_bins`,
-    `stencil` and `stencil_image` from the plan; the others are those of `_every_pair`.
+    `stencil` and `stencil_image` from the plan; `row` (N,) is the row of each atom, or below zero;
+    the others are those of `_every_pair`, index and image (R, K).
     """
     index, image_of, count = rows
     capacity, images = index.shape[1], shifts.shape[1]
     keys = np.empty(capacity, np.int64)
     for i in range(len(positions)):
-        system, found = lists[i], 0
+        system, found, own = lists[i], 0, row[i]
+        if own < 0:
+            count[i] = 0
+            continue
         for step in range(stencil.shape[1]):
             around, image = stencil[bin_of[i], step], stencil_image[bin_of[i], step]
             for place in range(start[around], start[around + 1]):
@@ -116,48 +121,73 @@ def _from_bins(
                 place -= 1
             keys[place] = key
         for slot in range(min(found, capacity)):
-            index[i, slot] = keys[slot] // images
-            image_of[i, slot] = keys[slot] % images
+            index[own, slot] = keys[slot] // images
+            image_of[own, slot] = keys[slot] % images
 
 
 @_compiled
-def _finish(zero, rows, reverse):
+def _finish(zero, row, rows, reverse):
     """Fills empty slots, finds each reverse slot by bisection, and cuts counts to the capacity.
+
+    `row` (N,) is the row of each atom, or below zero.
 
     Returns:
         The largest number of neighbors of any atom.
     """
     index, image_of, count = rows
     capacity, most = index.shape[1], 0
-    for i in range(len(index)):
+    for i in range(len(count)):
+        own = row[i]
+        if own < 0:
+            continue
         most = max(most, count[i])
         count[i] = min(count[i], capacity)
         for slot in range(count[i], capacity):
-            index[i, slot], image_of[i, slot], reverse[i, slot] = i, zero, slot
-    for i in range(len(index)):
+            index[own, slot], image_of[own, slot], reverse[own, slot] = i, zero, slot
+    for i in range(len(count)):
+        own = row[i]
         for slot in range(count[i]):
-            j, image = index[i, slot], 2 * zero - image_of[i, slot]
-            low, high = 0, count[j]
+            j, image = index[own, slot], 2 * zero - image_of[own, slot]
+            low, high, there = 0, count[j], row[j]
             while low < high:
                 middle = (low + high) // 2
-                other = index[j, middle]
-                if other < i or (other == i and image_of[j, middle] < image):
+                other = index[there, middle]
+                if other < i or (other == i and image_of[there, middle] < image):
                     low = middle + 1
                 else:
                     high = middle
-            reverse[i, slot] = min(low, capacity - 1)
+            reverse[own, slot] = min(low, capacity - 1)
     return most
 
 
 class CompiledBuilder(TorchBuilder):
     """Builds with compiled loops; bins hold any number of atoms."""
 
+    takes_limits: ClassVar[bool] = True
+
     def build_(self, positions: Tensor, cell: Tensor) -> None:
         """See Builder."""
+        self._build_(self._task.rows, positions, cell, self._task.limit)
+        self._task.counters.rebuilds.add_(1)
+
+    def build_all_(self, rows: ListRows) -> None:
+        """See Builder."""
+        own = self._task.rows
+        self._build_(rows, own.reference_positions, own.reference_cell, None)
+
+    def _build_(
+        self, rows: ListRows, positions: Tensor, cell: Tensor, limit_to: RowLimit | None
+    ) -> None:
         task, search, counters = self._task, self._task.search, self._task.counters
         group = task.grouping
         frame, whole = self._wrapped(positions, cell)
-        rows = task.rows
+        row = torch.arange(group.atoms, dtype=torch.int32)
+        if limit_to is not None:
+            lattice = Lattice.of(cell, task.pbc, task.range) if task.cell_varies else task.lattice
+            near = limit_to.brick.is_near(frame.fractional, lattice, task.pbc, task.range)
+            rank = near.cumsum(0) - 1
+            counters.sticky[3].clamp_(min=near.sum())
+            row = limit_to.row.copy_(torch.where(near & (rank < len(rows.index)), rank, -1))
         written = rows.index.numpy(), rows.image.numpy(), rows.count.numpy()
         wrapped, shifts = frame.positions.numpy(), frame.translations.numpy()
         limit = wrapped.dtype.type(task.range**2)
@@ -167,7 +197,10 @@ class CompiledBuilder(TorchBuilder):
             start = np.empty(len(search.bins) + 2, np.int64)
             _sorted_into_bins(bin_of, start, order)
             plan = search.stencil.numpy(), search.stencil_image.numpy()
-            _from_bins(wrapped, systems, bin_of, start, order, *plan, zero, shifts, limit, written)
+            _from_bins(
+                wrapped, systems, bin_of, start, order, *plan, zero, shifts, limit, row.numpy(),
+                written,
+            )  # fmt: skip
             rows.order.copy_(torch.from_numpy(order))
         else:
             assert isinstance(search, EveryPair)
@@ -186,9 +219,8 @@ class CompiledBuilder(TorchBuilder):
                 written,
             )
             rows.order.copy_(torch.arange(group.atoms))
-        most = _finish(zero, written, rows.reverse.numpy())
+        most = _finish(zero, row.numpy(), written, rows.reverse.numpy())
         counters.sticky[0].clamp_(min=most)
         rows.wrap.copy_(whole)
         rows.reference_positions.copy_(positions)
         rows.reference_cell.copy_(cell)
-        counters.rebuilds.add_(1)

@@ -24,7 +24,14 @@ from mdgraph.neighbors.geometry import (
 )
 from mdgraph.neighbors.pairs import PairBlock, Pairs
 from mdgraph.neighbors.search import CellList, EveryPair, Search, WrappedFrame
-from mdgraph.neighbors.torch_builder import Brick, BuildTask, Counters, ListRows, TorchBuilder
+from mdgraph.neighbors.torch_builder import (
+    Brick,
+    BuildTask,
+    Counters,
+    ListRows,
+    RowLimit,
+    TorchBuilder,
+)
 from mdgraph.precision import full_float32
 from mdgraph.state import State
 
@@ -42,12 +49,12 @@ def block_width(atoms: int, cutoff: float, device: str) -> int:
 
 
 def pair_blocks(
-    rows: ListRows, width: int, wrapped: Tensor, images: Tensor, first: Tensor, far: Tensor
+    rows: "NeighborRows", width: int, wrapped: Tensor, images: Tensor, first: Tensor, far: Tensor
 ) -> tuple[PairBlock, ...]:
     """The blocks of all slots, their vectors as leaves that ask for gradients; does not sync.
 
     Args:
-        rows: of the list.
+        rows: of all atoms.
         width: slots a block.
         wrapped: (N, 3) A, positions with what was taken off at the build taken off again.
         images: (S images, 3) A, translations of all systems.
@@ -174,15 +181,35 @@ class NeighborRows(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class StoredRows:
+    """NeighborRows of n atoms, whose reverse slots are there."""
+
+    index: Tensor
+    image: Tensor
+    reverse: Tensor
+    count: Tensor
+    wrap: Tensor
+    offsets: Tensor
+    order: Tensor
+    interior: int
+    capacity: int
+
+    def join(self) -> None:
+        """See NeighborRows."""
+
+
 class Builder(Protocol):
     """Fills the rows of a task.
 
     Attributes:
         bin_cost: what a candidate of the cell list costs, in candidates of every pair.
+        takes_limits: whether it leaves out rows of a task with a limit, by the cell list.
         mechanism: how builds are left out that are not due, for the log.
     """
 
     bin_cost: ClassVar[int]
+    takes_limits: ClassVar[bool]
     mechanism: ClassVar[str]
 
     def __init__(self, task: BuildTask) -> None: ...
@@ -202,12 +229,11 @@ class Builder(Protocol):
         """Builds where the rows were built from others, or anyway; static shapes, as `update_`."""
         ...
 
-    def limit_(self, brick: Brick | None) -> None:
-        """Leaves rows of atoms out, from the next build on, that are far from a brick, or none."""
-        ...
+    def build_all_(self, rows: ListRows) -> None:
+        """Writes rows of all atoms, where the last build has left some out.
 
-    def fill_(self) -> None:
-        """Builds the rows that were left out."""
+        Static shapes; capturable and without sync on CUDA.
+        """
         ...
 
     def join(self) -> None:
@@ -239,6 +265,8 @@ class ListStatus:
             overflow.
         bin_capacity: atoms a bin has room for.
         insufficient: the cell shrank beyond what the search was planned for.
+        rows: most atoms that lay near the brick; 0 without one.
+        row_capacity: rows that there are.
     """
 
     most_neighbors: int
@@ -246,6 +274,8 @@ class ListStatus:
     occupancy: int
     bin_capacity: int
     insufficient: bool
+    rows: int
+    row_capacity: int
 
     @property
     def complete(self) -> bool:
@@ -253,6 +283,7 @@ class ListStatus:
         return (
             self.most_neighbors <= self.capacity
             and self.occupancy <= self.bin_capacity
+            and self.rows <= self.row_capacity
             and not self.insufficient
         )
 
@@ -279,6 +310,9 @@ _SLOT: Final = 12
 MARGIN = 1.15
 """Capacity over the largest number of neighbors: room for density fluctuations of a liquid."""
 
+_MORE_ROWS: Final = 0.05
+"""Rows over the n atoms near a brick, as a part of n + 40 sqrt(n)."""
+
 
 class NeighborList:
     """All directed pairs closer than cutoff + skin, with fixed capacity K.
@@ -294,9 +328,11 @@ class NeighborList:
         cutoff: A; infinity lists every pair of a system without periodic directions.
         skin: A; pairs up to cutoff + skin are kept so that the list outlives some steps.
         capacity: K, slots a row; a multiple of `block`.
-        index: (N, K) int32, neighbor of each slot; an empty slot holds its own atom.
-        image: (N, K) int32, number of the lattice translation of each slot.
-        reverse: (N, K) int32, slot of the reverse pair in the neighbor's row.
+        index: (R, K) int32, neighbor of each slot; an empty slot holds its own atom. Without a
+            brick R is N, and each atom has the row of its number.
+        image: (R, K) int32, number of the lattice translation of each slot.
+        reverse: (R, K) int32, slot of the reverse pair in the neighbor's row.
+        row: (N,) int32, row of each atom, below zero for one that has none; None where all have.
         count: (N,) int32, number of slots in use.
         wrap: (N, 3), lattice translation that took each atom into the cell at the build.
         order: (N,) int32, atoms in the order in which kernels should visit them for
@@ -304,7 +340,7 @@ class NeighborList:
         offsets: (images, 3) int64, lattice translation of each image number.
         reference_positions, reference_cell: what the list was built from.
         rebuilds: () int64, number of builds.
-        brick: see `limit_`, or None.
+        brick: near which atoms must lie to have a row, see `limit_`; or None.
     """
 
     interior: ClassVar[int] = 0
@@ -316,6 +352,7 @@ class NeighborList:
         skin: float = 0.0,
         capacity: int | None = None,
         cell_varies: bool = True,
+        brick: Brick | None = None,
     ) -> None:
         """Allocates for the state at hand and builds; reads the device.
 
@@ -326,6 +363,7 @@ class NeighborList:
             capacity: slots a row, rounded up to whole blocks; found by a first search if None.
             cell_varies: whether later updates look at the cell again. A simulation at
                 constant volume saves that.
+            brick: see `limit_`.
 
         Raises:
             InputError: infinite cutoff with a periodic direction.
@@ -343,7 +381,8 @@ class NeighborList:
         self.block = block_width(state.grouping.atoms, cutoff, state.device.type)
         self._counters = Counters.allocate(state.cell)
         self._planner = Planner(state, self._counters, cell_varies)
-        self.brick: Brick | None = None
+        self.brick = brick
+        self._row_room = 0
         self.rebuilds = self._counters.rebuilds
         # Where empty slots point: beyond the cutoff, and not to zero distance.
         beyond = 1.0 if math.isinf(cutoff) else 2.0 * cutoff
@@ -356,26 +395,44 @@ class NeighborList:
     def _allocate(self, capacity: int, positions: Tensor, cell: Tensor) -> None:
         blocks = max(1, math.ceil(capacity / self.block))
         self.capacity = blocks * self.block
-        self._rows = rows = ListRows.allocate(self.capacity, positions, cell)
+        builder = builder_class(positions.device)
+        lattice = Lattice.of(cell, self.pbc, self._range)
+        self._search = self._planner.plan(positions, lattice, self._range, builder.bin_cost)
+        limit = None
+        if self.brick is not None and builder.takes_limits and isinstance(self._search, CellList):
+            self._row_room = self._rows_near(self.brick, positions, lattice)
+            limit = RowLimit(self.brick, torch.full_like(positions[:, 0], -1, dtype=torch.int32))
+        self.row = None if limit is None else limit.row
+        room = None if limit is None else self._row_room
+        rows = ListRows.allocate(self.capacity, positions, cell, room)
         self.index, self.image, self.reverse = rows.index, rows.image, rows.reverse
         self.count, self.wrap, self.order = rows.count, rows.wrap, rows.order
         self.reference_positions = rows.reference_positions
         self.reference_cell = rows.reference_cell
-        builder = builder_class(positions.device)
-        lattice = Lattice.of(cell, self.pbc, self._range)
-        self._search = self._planner.plan(positions, lattice, self._range, builder.bin_cost)
         self.offsets = self._search.images.offsets
         # Planned for; what is found from here on counts anew, in the bins of this plan.
         self._counters.sticky.zero_()
         self._counters.reach.zero_()
         self._translations = translations(self.offsets, lattice.vectors)
-        limits = self.cutoff, self.skin, self._cell_varies
+        ranges = self.cutoff, self.skin, self._cell_varies
+        plan = lattice, self._search, limit
         self._builder = builder(
-            BuildTask(rows, self._counters, self.grouping, self.pbc, *limits, lattice, self._search)
+            BuildTask(rows, self._counters, self.grouping, self.pbc, *ranges, *plan)
         )
-        if self.brick is not None:
-            self._builder.limit_(self.brick)
         self.rebuild_(positions, cell)
+
+    def _rows_near(self, brick: Brick, positions: Tensor, lattice: Lattice) -> int:
+        """Rows for the atoms near a brick, as many as there were if these suffice; syncs."""
+        fractional, _ = fractional_coordinates(
+            positions, lattice.inverse, self.pbc, self.grouping.index
+        )
+        # Steps that come after an overflow are repeated, and may have led anywhere.
+        met = min(int(self.sticky()[3]), 2 * self._row_room)
+        found = max(int(brick.is_near(fractional, lattice, self.pbc, self._range).sum()), met)
+        if found <= self._row_room:
+            return self._row_room
+        more = math.ceil(_MORE_ROWS * (found + 40.0 * found**0.5))
+        return min(found + more, len(positions))
 
     @full_float32()
     def rebuild_(self, positions: Tensor, cell: Tensor) -> None:
@@ -413,23 +470,48 @@ class NeighborList:
         self._builder.follow_(positions, cell, anyway)
         self.join()
 
+    @full_float32()
     def limit_(self, brick: Brick | None) -> None:
-        """Leaves out rows of atoms that are far from a brick, from the next build on.
+        """Has rows for atoms near a brick alone, and builds them from the same reference.
 
-        What is left are at least the rows of its atoms and of all that are within the range of one
-        of them. Other rows have a count of zero; `pairs` and FusedTensorNet fill them first.
-        Builders other than the kernels, and a search of every pair, leave no row out.
+        These are at least its atoms and all that are within the range of one of them. Other atoms
+        have a count of zero; `whole` has their rows. Torch's builder, and a search of every pair,
+        have rows of all atoms. Buffers are replaced, as in `grow`, unless the brick is the same.
+        Reads the device.
 
         Args:
-            brick: whose planes are read at each build; None leaves none out.
+            brick: of the one system; its planes are read at each build. None gives all atoms rows.
         """
-        self.brick = brick
-        self._builder.limit_(brick)
+        own = self.brick
+        if own is brick or (
+            own is not None
+            and brick is not None
+            and (own.planes is brick.planes and own.ends == brick.ends)
+        ):
+            return
+        self.join()
+        self.brick, self._row_room = brick, 0
+        self._allocate(self.capacity, self.reference_positions, self.reference_cell)
 
-    def fill_(self) -> None:
-        """Builds the rows that a list with limits has left out; does not sync."""
-        if self.brick is not None:
-            self._builder.fill_()
+    @full_float32()
+    def whole(self) -> NeighborRows:
+        """Rows of all atoms: its own, or where some have none, new buffers; does not sync.
+
+        Static shapes, capturable; the buffers are gone with the result.
+        """
+        if self.row is None:
+            return self
+        self.join()
+        rows = ListRows.allocate(self.capacity, self.reference_positions, self.reference_cell)
+        self._builder.build_all_(rows)
+        return StoredRows(
+            rows.index, rows.image, rows.reverse, rows.count, self.wrap, self.offsets, rows.order,
+            self.interior, self.capacity,
+        )  # fmt: skip
+
+    def rows_of(self, atoms: Tensor) -> Tensor:
+        """Rows of atoms (n,) int64; any row for an atom without one, whose count is zero."""
+        return atoms if self.row is None else self.row[atoms].to(torch.int64).clamp(min=0)
 
     @property
     def is_built_anew(self) -> bool:
@@ -449,33 +531,34 @@ class NeighborList:
             cell: (S, 3, 3) A.
         """
         self.join()
-        self.fill_()
-        group = self.grouping
+        rows, group = self.whole(), self.grouping
         lattice = periodic_vectors(cell, self.pbc)
         wrapped = positions - (self.wrap[:, None] @ lattice[group.index])[:, 0]
         images = translations(self.offsets, lattice) if self._cell_varies else self._translations
         first = (group.index * len(self.offsets))[:, None]
-        blocks = pair_blocks(
-            self._rows, self.block, wrapped, images.flatten(0, 1), first, self._far
-        )
-        reverse = (self.index * self.capacity + self.reverse).flatten()
-        return Pairs(blocks, self.index, self.count, reverse, self.cutoff)
+        blocks = pair_blocks(rows, self.block, wrapped, images.flatten(0, 1), first, self._far)
+        reverse = (rows.index * self.capacity + rows.reverse).flatten()
+        return Pairs(blocks, rows.index, rows.count, reverse, self.cutoff)
 
     def status(self) -> ListStatus:
         """Reads the sticky numbers; syncs."""
         self.join()
         return self.status_of(*self.sticky().tolist())
 
-    def status_of(self, most_neighbors: int, occupancy: int, insufficient: int) -> ListStatus:
+    def status_of(
+        self, most_neighbors: int, occupancy: int, insufficient: int, rows: int
+    ) -> ListStatus:
         """The status that a copy of `sticky` tells; no device read."""
         return ListStatus(
-            most_neighbors, self.capacity, occupancy, self._bin_capacity, bool(insufficient)
-        )
+            most_neighbors, self.capacity, occupancy, self._bin_capacity, bool(insufficient),
+            rows, len(self.index),
+        )  # fmt: skip
 
     def overflowed(self) -> Tensor:
         """() bool on the device, whether the status is not complete; does not sync."""
-        most, occupancy, insufficient = self.sticky().unbind()
-        return (most > self.capacity) | (occupancy > self._bin_capacity) | (insufficient != 0)
+        most, occupancy, insufficient, rows = self.sticky().unbind()
+        over = (most > self.capacity) | (occupancy > self._bin_capacity) | (insufficient != 0)
+        return over | (rows > len(self.index))
 
     @property
     def _bin_capacity(self) -> int:
@@ -483,11 +566,11 @@ class NeighborList:
         return capacity
 
     def sticky(self) -> Tensor:
-        """(3,) int64 on the device, for a reader that gathers several lists in one copy."""
+        """(4,) int64 on the device, for a reader that gathers several lists in one copy."""
         return self._counters.sticky
 
     def grow(self) -> None:
-        """Allocates for the largest number of neighbors and a margin, and builds again.
+        """Allocates for the most neighbors and rows that were met, with margins, and builds again.
 
         Buffers are replaced, so graphs that hold them must be captured again. Reads the device.
         """
@@ -499,8 +582,9 @@ class NeighborList:
                 capacity = status.most_neighbors
             if self.pbc.device.type == "cpu":  # elsewhere the allocator itself says so
                 atoms = len(self.reference_positions)
+                rows = atoms if self.row is None else self._row_room
                 check_fits(
-                    _SLOT * atoms * capacity,
+                    _SLOT * rows * capacity,
                     available_host_memory(),
                     f"The list of {capacity:,} neighbors within {self._range:g} A of "
                     f"{atoms:,} atoms",
@@ -521,6 +605,7 @@ class NeighborList:
         self._range = self.cutoff + self.skin
         self._counters.sticky.zero_()
         self._counters.reach.zero_()
+        self._row_room = 0
         self._allocate(self.block, self.reference_positions, self.reference_cell)
         self.grow()
 

@@ -1,7 +1,7 @@
 """TorchBuilder: builds a neighbor list with torch, on any device."""
 
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from mdgraph.state import Grouping
 
 @dataclass(frozen=True)
 class ListRows:
-    """Buffers that a build writes, N rows of K slots; `NeighborList` documents them."""
+    """Buffers that a build writes, of N atoms; `NeighborList` documents them."""
 
     index: Tensor
     image: Tensor
@@ -31,17 +31,20 @@ class ListRows:
     reference_cell: Tensor
 
     @classmethod
-    def allocate(cls, capacity: int, positions: Tensor, cell: Tensor) -> "ListRows":
-        """Empty rows for these atoms; does not sync."""
+    def allocate(
+        cls, capacity: int, positions: Tensor, cell: Tensor, rows: int | None = None
+    ) -> "ListRows":
+        """Empty rows for these atoms, or as many as are given; does not sync."""
         device, atoms = positions.device, len(positions)
+        rows = atoms if rows is None else rows
 
         def integers(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
 
         return cls(
-            index=integers(atoms, capacity),
-            image=integers(atoms, capacity),
-            reverse=integers(atoms, capacity),
+            index=integers(rows, capacity),
+            image=integers(rows, capacity),
+            reverse=integers(rows, capacity),
             count=integers(atoms),
             wrap=torch.zeros_like(positions),
             order=torch.arange(atoms, dtype=torch.int32, device=device),
@@ -64,8 +67,9 @@ class Counters:
     """Counters over all builds.
 
     Attributes:
-        sticky: (3,) int64, largest number of neighbors, largest number of atoms in a bin, and
-            whether the cell shrank beyond the plan; reset when the list grows.
+        sticky: (4,) int64, largest number of neighbors, largest number of atoms in a bin,
+            whether the cell shrank beyond the plan, and largest number of rows near a brick;
+            reset when the list grows.
         reach: (S, 3), largest reach of any build, in the dtype of the state.
         rebuilds: () int64, number of builds.
     """
@@ -78,7 +82,7 @@ class Counters:
     def allocate(cls, cell: Tensor) -> "Counters":
         """Zeros on the device of cell (S, 3, 3)."""
         return cls(
-            sticky=torch.zeros(3, dtype=torch.int64, device=cell.device),
+            sticky=torch.zeros(4, dtype=torch.int64, device=cell.device),
             reach=torch.zeros_like(cell[:, 0]),
             rebuilds=torch.zeros((), dtype=torch.int64, device=cell.device),
         )
@@ -96,6 +100,45 @@ class Brick:
     planes: Tensor
     ends: tuple[tuple[int | None, int | None], ...]
 
+    def is_near(self, fractional: Tensor, lattice: Lattice, pbc: Tensor, reach: float) -> Tensor:
+        """(N,) bool, which atoms are within a range of it along each cell vector; does not sync.
+
+        Args:
+            fractional: (N, 3), wrapped along periodic directions.
+            lattice: of the one cell.
+            pbc: (1, 3) bool.
+            reach: A.
+        """
+        near = torch.ones_like(fractional[:, 0], dtype=torch.bool)
+        # A little more than the range, as rounding may put atoms elsewhere.
+        more = _MORE * reach * torch.linalg.vector_norm(lattice.inverse[0], dim=0)
+        for axis, (low, high) in enumerate(self.ends):
+            value, periodic = fractional[:, axis], pbc[0, axis]
+            start = value.new_tensor(0.0).masked_fill_(~periodic, -torch.inf)
+            end = value.new_tensor(1.0).masked_fill_(~periodic, torch.inf)
+            below = (start if low is None else self.planes[low]) - more[axis]
+            above = (end if high is None else self.planes[high]) + more[axis]
+            outside = (value < below) | (value > above)  # false for what is not a number
+            across = (value + 1.0 <= above) | (value - 1.0 >= below)
+            near &= ~outside | (periodic & across)
+        return near
+
+
+_MORE: Final = 1.02
+
+
+@dataclass(frozen=True)
+class RowLimit:
+    """That atoms near a brick alone have rows.
+
+    Attributes:
+        brick: whose planes are read at each build.
+        row: (N,) int32, row of each atom, below zero for those that have none; a build writes it.
+    """
+
+    brick: Brick
+    row: Tensor
+
 
 @dataclass(frozen=True)
 class BuildTask:
@@ -108,6 +151,7 @@ class BuildTask:
         cell_varies: whether a build reads the cells again.
         lattice: of the cells at planning, for the range of the list.
         search: the plan.
+        limit: which atoms have rows; None where all have, each the row of its number.
     """
 
     rows: ListRows
@@ -119,6 +163,7 @@ class BuildTask:
     cell_varies: bool
     lattice: Lattice
     search: Search
+    limit: RowLimit | None = None
 
     @property
     def range(self) -> float:
@@ -130,6 +175,7 @@ class TorchBuilder:
     """Builds by the search of the plan; the reference for the kernels."""
 
     bin_cost: ClassVar[int] = 1
+    takes_limits: ClassVar[bool] = False
     mechanism: ClassVar[str] = "torch where the host finds them due"
 
     def __init__(self, task: BuildTask) -> None:
@@ -164,11 +210,9 @@ class TorchBuilder:
         ):
             self.build_(positions, cell)
 
-    def limit_(self, brick: Brick | None) -> None:
-        """See Builder; rows of all atoms are built."""
-
-    def fill_(self) -> None:
-        """See Builder; all rows are there."""
+    def build_all_(self, rows: ListRows) -> None:
+        """See Builder."""
+        raise AssertionError("no row is left out")
 
     def join(self) -> None:
         """See Builder; does nothing, as all work runs in order."""

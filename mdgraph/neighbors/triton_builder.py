@@ -16,7 +16,7 @@ from mdgraph.gpu.launch import PROGRAMS, Branch, launching_ahead, launching_on
 from mdgraph.gpu.triton_jit import compiling_ahead
 from mdgraph.neighbors import triton_kernels
 from mdgraph.neighbors.search import CellList, EveryPair
-from mdgraph.neighbors.torch_builder import Brick, BuildTask
+from mdgraph.neighbors.torch_builder import BuildTask, ListRows
 from mdgraph.neighbors.triton_kernels import cell_list_kernel
 
 BLOCK: Final = 128
@@ -65,17 +65,17 @@ class SearchLaunches(Protocol):
         """The eight buffers for that count, or eight times None."""
         ...
 
-    def find(self, due: Tensor, wanted: Tensor | None) -> None:
+    def find(self, due: Tensor, filled: Tensor) -> None:
         """Fills the rows if `due`, (1,) int32, is not zero; does not sync.
 
         Args:
             due: see above.
-            wanted: (N,) int32, zero for atoms whose rows are left out; None fills all.
+            filled: (1,) int32, rows of a limited list that the first kernel gave to atoms.
         """
         ...
 
-    def again(self, due: Tensor) -> None:
-        """Fills all rows from the atoms of the last build if `due`, (1,) int32, is not zero."""
+    def find_all(self, rows: ListRows) -> None:
+        """Fills rows of all atoms, as they were at the last build of a limited list."""
         ...
 
 
@@ -99,10 +99,10 @@ class _EveryPairLaunches:
     def plan(self) -> list[Tensor | None]:
         return [None] * 8
 
-    def again(self, due: Tensor) -> None:
-        """All rows are there."""
+    def find_all(self, rows: ListRows) -> None:
+        raise AssertionError("no row is left out")
 
-    def find(self, due: Tensor, wanted: Tensor | None) -> None:
+    def find(self, due: Tensor, filled: Tensor) -> None:
         task, rows, search, wrapped = self._task, self._task.rows, self._search, self._wrapped
         chunk = min(_CHUNK, max(32, triton.next_power_of_2(search.candidates)))
         x, y, z = search.shell
@@ -142,6 +142,7 @@ class _CellListLaunches:
         self, task: BuildTask, search: CellList, wrapped: Wrapped, launch: dict[str, Any]
     ) -> None:
         self._task, self._search, self._wrapped, self._launch = task, search, wrapped, launch
+        self._row = None if task.limit is None else task.limit.row
         atoms, bins = task.grouping.atoms, search.bins
         int32: dict[str, Any] = {"dtype": torch.int32, "device": wrapped.positions.device}
         self._in_bin = torch.zeros(len(bins), **int32)
@@ -149,6 +150,7 @@ class _CellListLaunches:
         self._bin_of, self._slot_of, self._members = torch.zeros(3, atoms, **int32)
         self._placed = wrapped.fractional  # not used otherwise by this search
         self._shape = bins.shape.to(torch.int32)
+        self._always = torch.ones(1, **int32)
 
     @property
     def plan(self) -> list[Tensor | None]:
@@ -156,15 +158,15 @@ class _CellListLaunches:
         bin_buffers = [search.low, search.scale, self._shape, bins.first, bins.curve]
         return [*bin_buffers, self._in_bin, self._bin_of, self._slot_of]
 
-    def find(self, due: Tensor, wanted: Tensor | None) -> None:
-        self._fill_bins(due)
-        self._find(due, wanted)
+    def find(self, due: Tensor, filled: Tensor) -> None:
+        self._fill_bins(due, filled)
+        self._find(due, self._task.rows, self._row)
 
-    def again(self, due: Tensor) -> None:
-        self._find(due, None)
+    def find_all(self, rows: ListRows) -> None:
+        self._find(self._always, rows, None)
 
-    def _find(self, due: Tensor, wanted: Tensor | None) -> None:
-        task, rows, search = self._task, self._task.rows, self._search
+    def _find(self, due: Tensor, rows: ListRows, row: Tensor | None) -> None:
+        task, search = self._task, self._search
         width = triton.next_power_of_2(rows.capacity)
         warps = min(16, max(1, width // 128))
         cell_list_kernel[(min(task.grouping.atoms, PROGRAMS),)](
@@ -184,7 +186,7 @@ class _CellListLaunches:
             rows.count,
             rows.order,
             task.counters.sticky,
-            wanted,
+            row,
             task.grouping.atoms,
             rows.capacity,
             len(search.bins),
@@ -193,21 +195,24 @@ class _CellListLaunches:
             LANES=_LANES,
             DEPTH=_DEPTH * warps,
             WIDTH=width,
-            LIMITED=wanted is not None,
+            LIMITED=row is not None,
             num_warps=warps,
             **self._launch,
             **OPTIONS,
         )
 
-    def _fill_bins(self, due: Tensor) -> None:
+    def _fill_bins(self, due: Tensor, filled: Tensor) -> None:
         atoms, bins = self._task.grouping.atoms, len(self._search.bins)
         block = min(4096, max(128, triton.next_power_of_2(bins)))
         triton_kernels.scan_kernel[(1,)](
             due,
             self._in_bin,
             self._bin_start,
+            filled,
+            self._task.counters.sticky,
             bins,
             BLOCK=block,
+            LIMITED=self._row is not None,
             num_warps=max(1, block // 512),
             **self._launch,
         )
@@ -232,6 +237,7 @@ class KernelBuilder:
     """
 
     bin_cost: ClassVar[int] = 3
+    takes_limits: ClassVar[bool] = True
     mechanism: ClassVar[str] = "kernels that read a flag on the device"
 
     def __init__(self, task: BuildTask) -> None:
@@ -243,7 +249,7 @@ class KernelBuilder:
         self._launch = launching_ahead(device, atoms)
         self._branch = Branch(device)
         self._always = torch.ones(1, **int32)
-        self._filled = torch.full_like(task.counters.rebuilds, -1)  # builds, at the last `fill_`
+        self._filled = torch.zeros(1, **int32)
         self._due = torch.zeros(1, **int32)
         self._pbc = task.pbc.to(torch.int32)
         self._vectors = task.lattice.vectors.contiguous().clone()
@@ -262,12 +268,11 @@ class KernelBuilder:
             self._limits,
         )
         self._search = search_launches(task, self._wrapped, self._launch)
-        self._brick: Brick | None = None
-        self._wanted: Tensor | None = None
         self._waiting: Tensor | None = None
         if device.type == "cuda":
             with compiling_ahead():
                 self.update_(positions, task.rows.reference_cell)
+                self.join()
 
     def build_(self, positions: Tensor, cell: Tensor) -> None:
         """See Builder."""
@@ -277,31 +282,14 @@ class KernelBuilder:
             self._update_lattice(cell)
             self._build(self._always, positions, cell)
 
-    def limit_(self, brick: Brick | None) -> None:
-        """See Builder; on CUDA compiles the kernels."""
-        self.join()
-        rows, self._brick = self._task.rows, brick
-        if brick is None:
-            self._wanted = None
-            return
-        if self._wanted is None:  # else graphs may have it
-            self._wanted = torch.ones_like(rows.count)
-        if self._wanted.is_cuda:
-            with compiling_ahead():
-                self.update_(rows.reference_positions, rows.reference_cell)
-                self.join()
-
-    def fill_(self) -> None:
+    def build_all_(self, rows: ListRows) -> None:
         """See Builder."""
         self.join()
-        builds = self._task.counters.rebuilds
-        partial = (builds != self._filled).to(torch.int32).reshape(1)
-        self._filled.copy_(builds)
         with launching_on(self._due.device):
             # What the last build has left in its buffers, in the cell that it had.
             self._update_lattice(self._task.rows.reference_cell)
-            self._search.again(partial)
-            self._reverse(partial, torch.zeros_like(builds))
+            self._search.find_all(rows)
+            self._reverse(self._always, rows, torch.zeros_like(self._task.counters.rebuilds))
 
     def join(self) -> None:
         """See Builder."""
@@ -374,17 +362,17 @@ class KernelBuilder:
 
     def _build(self, due: Tensor, positions: Tensor, cell: Tensor) -> None:
         self._prepare(due, positions, cell)
-        if self._brick is None:
+        if self._task.limit is None:
             self._search_and_reverse(due)
         else:
             # Other ranks wait for the reference, which is there already.
             self._waiting = due
 
     def _search_and_reverse(self, due: Tensor) -> None:
-        self._search.find(due, self._wanted)
+        self._search.find(due, self._filled)
         # Reverse slots are needed late, and their loads are latency-bound.
         with self._branch.fork():
-            self._reverse(due, self._task.counters.rebuilds)
+            self._reverse(due, self._task.rows, self._task.counters.rebuilds)
 
     def _prepare(self, due: Tensor, positions: Tensor, cell: Tensor) -> None:
         task, rows = self._task, self._task.rows
@@ -407,14 +395,16 @@ class KernelBuilder:
             task.counters.sticky,
             *self._search.plan,
             self._limits,
-            None if self._brick is None else self._brick.planes,
-            self._wanted,
+            None if task.limit is None else task.limit.brick.planes,
+            None if task.limit is None else task.limit.row,
+            self._filled,
             *self._ends(),
+            len(rows.index),
             task.grouping.atoms,
             task.grouping.systems,
             CELL_VARIES=task.cell_varies,
             BINNED=self._search.binned,
-            LIMITED=self._brick is not None,
+            LIMITED=task.limit is not None,
             BLOCK=BLOCK,
             **self._launch,
             **OPTIONS,
@@ -422,12 +412,14 @@ class KernelBuilder:
 
     def _ends(self) -> list[int]:
         """Numbers of planes for the kernel, see Brick."""
-        if self._brick is None:
+        limit = self._task.limit
+        if limit is None:
             return [-1] * 6
-        return [-1 if end is None else end for axis in self._brick.ends for end in axis]
+        return [-1 if end is None else end for axis in limit.brick.ends for end in axis]
 
-    def _reverse(self, due: Tensor, rebuilds: Tensor) -> None:
-        task, rows = self._task, self._task.rows
+    def _reverse(self, due: Tensor, rows: ListRows, rebuilds: Tensor) -> None:
+        task = self._task
+        row = task.limit.row if task.limit is not None and rows is task.rows else None
         triton_kernels.reverse_kernel[(min(task.grouping.atoms, PROGRAMS),)](
             due,
             rows.order,
@@ -436,11 +428,13 @@ class KernelBuilder:
             rows.count,
             rows.reverse,
             rebuilds,
+            row,
             task.grouping.atoms,
             rows.capacity,
             task.search.images.zero,
             STEPS=rows.capacity.bit_length(),
             BLOCK=min(128, triton.next_power_of_2(rows.capacity)),
+            LIMITED=row is not None,
             num_warps=1,
             **self._launch,
         )

@@ -244,7 +244,7 @@ def every_pair_kernel(
         pbc: (S, 3) int32; vectors: (S, 3, 3) A.
         limits: (3,), the second is the squared range of the list, A^2.
         index, image: (N, K) int32, written.
-        count: (N,) int32, written; sticky: (3,) int64, the first is raised.
+        count: (N,) int32, written; sticky: (4,) int64, the first is raised.
         atoms, capacity: N, K.
         stride_x, stride_y, zero_image: of `ImageTable`; the third stride is one.
         SHELL_X, SHELL_Y, SHELL_Z: of `EveryPair`.
@@ -322,11 +322,13 @@ def reverse_kernel(
     count,
     reverse,
     rebuilds,
+    row_of,
     atoms,
     capacity,
     zero_image,
     STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
+    LIMITED: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
     """Slot of each pair's reverse in the neighbor's row, by bisection.
@@ -335,8 +337,9 @@ def reverse_kernel(
         due: (1,) int32; nothing happens where it is zero.
         order: (N,) int32, in which atoms are taken.
         index, image, count: the finished rows.
-        reverse: (N, K) int32, written; any slot where the neighbor has no row.
+        reverse: (R, K) int32, written; any slot where the neighbor has no row.
         rebuilds: () int64, counted up.
+        row_of: (N,) int32 of `prepare_kernel`, where rows are limited.
         atoms, capacity, zero_image: N, K, number of no translation.
         STEPS: bisections that find one of K + 1 places.
     """
@@ -345,14 +348,16 @@ def reverse_kernel(
         return
     for turn in range(tl.program_id(0), atoms, tl.num_programs(0)):
         atom = tl.load(order + turn)
-        row = atom.to(tl.int64) * capacity
+        own = tl.load(row_of + atom) if LIMITED else atom
+        row = own.to(tl.int64) * capacity
         used = tl.load(count + atom)
-        for begin in range(0, capacity, BLOCK):
+        for begin in range(0, tl.where(own >= 0, capacity, 0), BLOCK):
             slot = begin + tl.arange(0, BLOCK)
             filled = slot < used
             neighbor = tl.load(index + row + slot, mask=filled, other=0)
             wanted = 2 * zero_image - tl.load(image + row + slot, mask=filled, other=0)
-            other = neighbor.to(tl.int64) * capacity
+            there = tl.load(row_of + neighbor, mask=filled, other=0) if LIMITED else neighbor
+            other = there.to(tl.int64) * capacity
             low = tl.zeros([BLOCK], tl.int32)
             high = tl.load(count + neighbor, mask=filled, other=0)
             for _ in range(STEPS):
@@ -431,13 +436,15 @@ def prepare_kernel(
     slot_of,
     limits,
     planes,
-    wanted,
+    row_of,
+    filled,
     low_x,
     high_x,
     low_y,
     high_y,
     low_z,
     high_z,
+    rows,
     atoms,
     systems,
     CELL_VARIES: tl.constexpr,
@@ -458,14 +465,16 @@ def prepare_kernel(
         wrapped, fractional: (3, N), written; coordinates in A and in the complete cell.
         cell: (S, 3, 3) A; reference_cell: written where cells vary.
         allowed_reach: (S, 3) of the plan; largest_reach: (S, 3), raised.
-        sticky: (3,) int64 of `torch_builder.Counters`; the last is set where the plan falls short.
+        sticky: (4,) int64 of `torch_builder.Counters`; the third is set where the plan falls short.
         low, scale, shape, first, curve: the plan of `CellList`.
         in_bin: (bins,) int32, zero before; atoms of each bin, counted.
         bin_of, slot_of: (N,) int32, written; slots of a bin fall in any order.
         limits: (3,), the first is the range of the list, A.
         planes, low_x to high_z: of a `Brick`, where rows are limited to one; -1 for None.
-        wanted: (N,) int32, whether an atom gets a row; written where rows are limited.
-        atoms, systems: N, S.
+        row_of: (N,) int32, row of each atom, -1 without one; written where rows are limited. They
+            fall in any order.
+        filled: (1,) int32, zero before; atoms near the brick, counted.
+        rows, atoms, systems: R, N, S.
     """
     pdl_wait(USE_PDL)
     if tl.load(due) == 0:
@@ -515,7 +524,10 @@ def prepare_kernel(
         far = _is_far(f, planes, low_x, high_x, more * norm((a[0], b[0], c[0])), p)
         far |= _is_far(g, planes, low_y, high_y, more * norm((a[1], b[1], c[1])), q)
         far |= _is_far(h, planes, low_z, high_z, more * norm((a[2], b[2], c[2])), r)
-        tl.store(wanted + atom, (~far).to(tl.int32), mask=inside)
+        near = (inside & ~far).to(tl.int32)
+        number = tl.atomic_add(filled, tl.sum(near, 0)) + tl.cumsum(near, 0) - 1
+        has_row = (near != 0) & (number < rows)
+        tl.store(row_of + atom, tl.where(has_row, number, -1), mask=inside)
     if CELL_VARIES:
         # Each system has an atom, so the lanes suffice for the systems too.
         own = atom < systems
@@ -539,8 +551,11 @@ def scan_kernel(
     due,
     in_bin,
     bin_start,
+    filled,
+    sticky,
     bins,
     BLOCK: tl.constexpr,
+    LIMITED: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
     """Turns the numbers of atoms into the starts of bins, and zeroes them; one program.
@@ -549,11 +564,17 @@ def scan_kernel(
         due: (1,) int32; nothing happens where it is zero.
         in_bin: (bins,) int32, read and zeroed.
         bin_start: (bins + 2,) int32, the first ones written; the last two hold N.
+        filled: (1,) int32 of `prepare_kernel`, read and zeroed where rows are limited.
+        sticky: (4,) int64, the last is raised to it.
         bins: how many.
     """
     pdl_wait(USE_PDL)
     if tl.load(due) == 0:
         return
+    if LIMITED:
+        near = tl.load(filled).to(tl.int64)
+        tl.store(sticky + 3, tl.maximum(tl.load(sticky + 3), near))
+        tl.store(filled, 0)
     total = 0
     for start in range(0, bins, BLOCK):
         here = start + tl.arange(0, BLOCK)
@@ -699,7 +720,7 @@ def cell_list_kernel(
     count,
     order,
     sticky,
-    wanted,
+    row_of,
     atoms,
     capacity,
     bins,
@@ -720,10 +741,10 @@ def cell_list_kernel(
         offsets: (images, 3) int64.
         system_index: (N,) int64; vectors: (S, 3, 3) A.
         limits: (3,), the second is the squared range of the list, A^2.
-        index, image: (N, K) int32, written.
-        count: (N,) int32, written; sticky: (3,) int64, the first is raised.
+        index, image: (R, K) int32, written.
+        count: (N,) int32, written; sticky: (4,) int64, the first is raised.
         order: (N,) int32, atoms by bin and number, written.
-        wanted: (N,) int32 of `prepare_kernel`; the rows of others stay as they are, of count zero.
+        row_of: (N,) int32 of `prepare_kernel`, where rows are limited; others have a count of zero.
         atoms, capacity, bins, zero_image: N, K, number of bins, number of no translation.
         LANES, DEPTH: bins, and atoms of each, looked at together.
         WIDTH: K or more, a power of two.
@@ -734,9 +755,9 @@ def cell_list_kernel(
     for place in range(tl.program_id(0), atoms, tl.num_programs(0)):
         atom = tl.load(members + place)
         own = tl.load(bin_of + atom)
-        is_wanted = tl.load(wanted + atom) != 0 if LIMITED else True
-        if is_wanted:
-            row = atom.to(tl.int64) * capacity
+        number = tl.load(row_of + atom) if LIMITED else atom
+        if number >= 0:
+            row = number.to(tl.int64) * capacity
             found = _walk_bins(
                 place,
                 tl.load(placed + place),

@@ -54,7 +54,7 @@ def test_lists_of_followers_grow_where_the_cell_outgrows_their_plan() -> None:
     given = [NeighborList(start, cutoff, 0.3) for cutoff in whole.cutoffs]
     reference = _Reference.of(evaluator.number, start, given, planes)
     state = reference.state(torch.device("cpu"), torch.float64)
-    lists = reference.lists(state, whole.cutoffs)
+    lists = reference.lists(state, whole.cutoffs, grid.brick(0, planes))
     divided = _DividedSystem(1, state, lists, evaluator, planes)
 
     def tell(scale: float) -> None:

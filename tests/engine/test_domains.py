@@ -25,6 +25,7 @@ from mdgraph.decomposition.exchange import LocalExchange
 from mdgraph.engine import (
     Integrator,
     LangevinMiddle,
+    RadialDistributions,
     Simulation,
     StochasticCellRescaling,
     VelocityVerlet,
@@ -33,7 +34,7 @@ from mdgraph.engine.autotune import choose_division
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
 from mdgraph.fused.evaluator import FusedTensorNet
-from mdgraph.io.structures import from_ase, read_system
+from mdgraph.io.structures import from_ase, read_system, to_ase
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 from mdgraph.system import System
@@ -482,6 +483,72 @@ def test_two_ranks_go_the_way_of_one(processes: Any, tmp_path: Path, kind: str) 
     for _ in range(3):
         apart.run(10)
     np.testing.assert_allclose(together, apart.state.positions, atol=1e-6)
+
+
+ROWS = """
+import json, logging, sys
+from mdgraph.engine import RadialDistributions, Simulation, VelocityVerlet
+from mdgraph.io.structures import read_system
+from mdgraph.neighbors import list as neighbor_list
+out, neighbor_list._MORE_ROWS = sys.argv[1], 0.0
+lines, seen = [], set()
+log = logging.getLogger("mdgraph.engine.run_loop")
+log.setLevel(logging.INFO)
+log.addFilter(lambda record: lines.append(record.getMessage()) or False)
+run = Simulation(read_system(f"{out}/start.extxyz"), "copper-pbe", VelocityVerlet(2.0), seed=1,
+    device=sys.argv[2], temperature=4000.0, maximum_temperature=1e6, skin=0.0, chunk=4,
+    domains="2x1x1", check=None, observe=[RadialDistributions(every=8)])
+run.state.velocities[:, 0] += 0.03  # layers flow through the planes
+for _ in range(10):
+    run.run(4)
+    seen |= {(len(item.index), len(item.count)) for item in run.calculation.lists}
+found = run.online[0].result().value[0]
+json.dump({"places": run.state.positions.tolist(), "rows": sorted(seen), "lines": lines,
+    "distribution": found.tolist()}, open(f"{out}/rows.json", "w"))
+"""
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+            ],
+        ),
+    ],
+)
+def test_ranks_have_rows_for_the_atoms_near_them_alone(
+    processes: Any, tmp_path: Path, device: str
+) -> None:
+    """Where rows without room to spare are too few, steps are repeated: bits are those of one
+    process, which has rows of all atoms; so are distances, of which rank 0 sees all."""
+    start = rattled(from_ase(bulk("Cu", "fcc", 3.64, cubic=True) * (14, 2, 2)))
+    to_ase(start).write(tmp_path / "start.extxyz")
+    (tmp_path / "rows.py").write_text(ROWS, encoding="utf-8")
+    words, env = ["rows.py", tmp_path, device], os.environ | {"PYTHONPATH": str(ROOT)}
+    both = prepared_ranks(processes, words, 2, env=env, cwd=tmp_path, stderr=subprocess.PIPE)
+    said = "".join(rank.communicate()[1] for rank in both)
+    assert [rank.returncode for rank in both] == [0, 0], said
+    found = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
+    own = [rows for rows, atoms in found["rows"] if rows < atoms]
+    assert len(own) == len(found["rows"]) > 1, found
+    assert any("neighbor list overflowed" in line for line in found["lines"]), found["lines"]
+    assert any("outgrew its buffers" in line for line in found["lines"])  # of rank 1
+    together = Simulation(
+        read_system(tmp_path / "start.extxyz"), "copper-pbe", VelocityVerlet(2.0), seed=1,
+        device=device, temperature=4000.0, skin=0.0, chunk=4, maximum_temperature=1e6,
+        domains="2x1x1", check=None, observe=[RadialDistributions(every=8)],
+    )  # fmt: skip
+    together.state.velocities[:, 0] += 0.03
+    together.run(40)
+    error = 0.0 if device == "cpu" else 1e-5
+    np.testing.assert_allclose(found["places"], together.state.positions.cpu(), rtol=0, atol=error)
+    expected = together.online[0].result().value[0]
+    np.testing.assert_allclose(found["distribution"], expected, atol=1e3 * error)
 
 
 FORCES = """

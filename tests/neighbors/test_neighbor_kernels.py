@@ -35,6 +35,7 @@ from mdgraph.system import System
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from mdgraph.neighbors.compiled_builder import CompiledBuilder
 from mdgraph.neighbors.torch_builder import TorchBuilder
 from mdgraph.neighbors.triton_builder import KernelBuilder
 
@@ -49,8 +50,12 @@ def search(request: pytest.FixtureRequest) -> str:
 
 @contextmanager
 def kernels_forced(builder: type = KernelBuilder) -> Iterator[None]:
-    """Lets the kernels build lists on a CPU too, interpreted; or torch operations."""
+    """Lets the kernels build lists on a CPU too, interpreted; or torch operations.
+
+    Lists near a brick have a little room, as ten atoms would else all have rows.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbor_list, "_MORE_ROWS", 0.005)
         patch.setattr(neighbor_list, "builder_class", lambda _: builder)
         yield
 
@@ -473,6 +478,26 @@ def test_a_collapsed_liquid_overflows_and_growing_completes_the_list() -> None:
 # Limits
 
 
+def limited(
+    both: Both, shape: tuple[int, int, int], number: int, builder: type = KernelBuilder
+) -> tuple[BrickGrid, torch.Tensor]:
+    """Leaves out what is far from a brick; the grid and its planes."""
+    grid = BrickGrid(shape)
+    planes = grid.planes(both.host.positions, both.host.cell, both.host.pbc)
+    with kernels_forced(builder), search_forced("cell list"):
+        both.list.limit_(grid.brick(number, planes.to(both.list.count.device)))
+    return grid, planes
+
+
+BUILDERS = [
+    KernelBuilder,
+    pytest.param(
+        CompiledBuilder, marks=pytest.mark.skipif(DEVICE == "cuda", reason="builds on a CPU")
+    ),
+]
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
 @pytest.mark.parametrize(
     ("case", "shape", "number"),
     [
@@ -481,51 +506,114 @@ def test_a_collapsed_liquid_overflows_and_growing_completes_the_list() -> None:
         ("left-handed", (1, 1, 3), 0),
     ],
 )
-def test_rows_far_from_a_brick_are_left_out(
-    case: str, shape: tuple[int, int, int], number: int
+def test_atoms_far_from_a_brick_have_no_rows(
+    case: str, shape: tuple[int, int, int], number: int, builder: type
 ) -> None:
     """Those of its atoms and of their neighbors are there, through motion and growth."""
     system, _ = CASES[case]()
     rng = np.random.default_rng(45)
-    grid = BrickGrid(shape)
     both = Both([unwrapped(system)], 1.5, 0.4, search="cell list", capacity=8)
-    planes = grid.planes(both.host.positions, both.host.cell, both.host.pbc)
-    both.list.limit_(grid.brick(number, planes.to(DEVICE)))
+    grid, planes = limited(both, shape, number, builder)
+    assert assert_limited(both, grid, number, planes) > 0  # built from the same reference
+    builds = int(both.list.rebuilds)
     left_out = 0
     for amount in (1.0, 0.01):
         moves = amount * torch.from_numpy(rng.normal(size=both.host.positions.shape))
         both.move(both.host.positions + moves, both.host.cell * (1.0 + 0.01 * amount))
         left_out += assert_limited(both, grid, number, planes)
-    assert int(both.list.rebuilds) == int(both.oracle.rebuilds) == 2
+    assert int(both.list.rebuilds) == builds + 1
+    assert int(both.oracle.rebuilds) == 2
     assert left_out > 0
-    both.list.fill_()
-    both.assert_same()
-    both.list.index.fill_(-5)
-    both.list.fill_()
-    assert bool((both.list.index == -5).all())  # nothing was built since
+    assert_whole(both)
     for item, state in ((both.list, both.state), (both.oracle, both.host)):
         item.rebuild_(state.positions, state.cell)
-    both.list.fill_()
-    both.assert_same()
+    assert_whole(both)
     with search_forced("cell list"):
-        both.grow()
-    assert assert_limited(both, grid, number, planes) > 0
+        with kernels_forced(builder):
+            both.list.grow()
+        with kernels_forced(TorchBuilder):
+            both.oracle.grow()
+        assert assert_limited(both, grid, number, planes) > 0
+        with kernels_forced(builder):
+            both.list.limit_(None)
+    assert both.list.row is None
+    both.list.rebuilds.copy_(both.oracle.rebuilds)
+    both.assert_same()
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_too_few_rows_are_an_overflow_that_growing_cures(builder: type) -> None:
+    """Nothing is written beyond the buffers, and their number stays until the list has grown."""
+    system, _ = CASES["pbc (True, True, True)"]()
+    both = Both([unwrapped(system)], 1.5, search="cell list", capacity=8)
+    grid, planes = limited(both, (3, 1, 1), 1, builder)
+    rows = len(both.list.index)
+    assert rows < len(both.list.count)
+    assert both.list.status().complete
+    rest = both.host.positions.clone()
+    middle = 0.5 * (planes[0] + planes[1]) * both.host.cell[0, 0]
+    crowd = 0.05 * (rest - rest.mean(0)) + middle
+    both.list.update_(crowd.to(DEVICE), both.state.cell)
+    status = both.list.status()
+    assert status.rows > rows == status.row_capacity
+    assert not status.complete
+    assert bool(both.list.overflowed())
+    for name in ROWS:
+        assert int(getattr(both.list, name).min()) >= 0
+    assert int(both.list.reverse.max()) < both.list.capacity
+    assert int(both.list.row.max()) < rows
+    assert int((both.list.row >= 0).sum()) == rows
+    both.update()
+    assert both.list.status().rows == status.rows
+    with kernels_forced(builder), search_forced("cell list"):
+        both.list.grow()
+    assert both.list.status().complete
+    assert len(both.list.index) == status.rows
+    assert_limited(both, grid, 1, planes)
+
+
+def test_a_search_of_every_pair_has_rows_of_all() -> None:
+    system, _ = CASES["pbc (True, True, True)"]()
+    both = Both([unwrapped(system)], 1.5, search="every pair", capacity=8)
+    grid = BrickGrid((3, 1, 1))
+    planes = grid.planes(both.host.positions, both.host.cell, both.host.pbc)
+    with kernels_forced(), search_forced("every pair"):
+        both.list.limit_(grid.brick(1, planes.to(DEVICE)))
+    assert both.list.whole() is both.list
+    both.list.rebuilds.copy_(both.oracle.rebuilds)
+    both.assert_same()
 
 
 @pytest.mark.parametrize("skin", [0.0, 0.4])
 def test_a_search_that_waits_is_done_before_the_next_update(skin: float) -> None:
     """Which would else take its flag away, and the rows would be those of an earlier build."""
     system, _ = CASES["pbc (True, True, True)"]()
-    grid = BrickGrid((3, 1, 1))
     both = Both([unwrapped(system)], 1.5, skin, search="cell list", capacity=8)
-    planes = grid.planes(both.host.positions, both.host.cell, both.host.pbc)
-    both.list.limit_(grid.brick(1, planes.to(DEVICE)))
+    grid, planes = limited(both, (3, 1, 1), 1)
     for state in (both.state, both.host):
         state.positions.copy_(state.positions.flip(0))
     both.list.update_(both.state.positions, both.state.cell, joined=False)
     both.oracle.update_(both.host.positions, both.host.cell)
     both.update()
     assert assert_limited(both, grid, 1, planes) > 0
+
+
+def assert_whole(both: Both) -> None:
+    """Compares the rows of all atoms, which are in other buffers, and pairs."""
+    whole, oracle = both.list.whole(), both.oracle
+    assert whole is not both.list
+    assert torch.equal(whole.count.cpu(), oracle.count)
+    assert torch.equal(whole.order.cpu(), oracle.order)
+    width = min(whole.capacity, oracle.capacity)
+    used = used_slots(oracle)[:, :width]
+    for name in ROWS:
+        mine = getattr(whole, name).cpu()[:, :width]
+        assert torch.equal(mine[used], getattr(oracle, name)[:, :width][used])
+    mine, its = (
+        torch.cat(item.pairs(state.positions, state.cell).vectors, 1)[:, :width].detach().cpu()
+        for item, state in ((both.list, both.state), (oracle, both.host))
+    )
+    assert torch.equal(mine[used], its[used])
 
 
 def assert_limited(both: Both, grid: BrickGrid, number: int, planes: torch.Tensor) -> int:
@@ -538,16 +626,22 @@ def assert_limited(both: Both, grid: BrickGrid, number: int, planes: torch.Tenso
     assert torch.equal(mine.count.cpu()[needed], oracle.count[needed])
     assert torch.equal(mine.order.cpu(), oracle.order)
     assert torch.equal(mine.wrap.cpu(), oracle.wrap)
-    reverse = mine.reverse.cpu()
+    everyone = torch.arange(len(owner))
+    own_rows = mine.rows_of(everyone.to(mine.count.device)).cpu()
+    reverse = mine.reverse.cpu()[own_rows]
     assert bool(((reverse >= 0) & (reverse < mine.capacity)).all())
     width = min(mine.capacity, oracle.capacity)
     kept = (used & needed[:, None])[:, :width]
     for name in ("index", "image"):
-        rows = getattr(mine, name).cpu()[:, :width]
+        rows = getattr(mine, name).cpu()[own_rows][:, :width]
         assert torch.equal(rows[kept], getattr(oracle, name)[:, :width][kept])
     # The way back from what a domain reads: its own rows, and own neighbors in rows of others.
     read = kept & (own[:, None] | own[oracle.index.long()][:, :width])
     assert torch.equal(reverse[:, :width][read], oracle.reverse[:, :width][read])
-    wanted = mine._builder._wanted.cpu() != 0
-    assert torch.equal(mine.count.cpu(), torch.where(wanted, oracle.count, 0))
-    return int((~wanted).sum())
+    assert mine.row is not None
+    has_row = mine.row.cpu() >= 0
+    taken = mine.row.cpu()[has_row].sort().values
+    assert torch.equal(taken, torch.arange(len(taken), dtype=torch.int32))
+    assert len(taken) <= len(mine.index) <= len(owner)
+    assert torch.equal(mine.count.cpu(), torch.where(has_row, oracle.count, 0))
+    return int((~has_row).sum())

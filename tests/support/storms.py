@@ -32,7 +32,7 @@ class OverflowingList:
         self.rebuilds = torch.zeros((), dtype=torch.int64)
         self.growths = 0
         self._state = state
-        self._sticky = torch.zeros(3, dtype=torch.int64)
+        self._sticky = torch.zeros(4, dtype=torch.int64)
         self._plan = set(plan)
 
     def sticky(self) -> torch.Tensor:

@@ -20,7 +20,7 @@ from mdgraph.fused.cpu.tensornet2 import TensorNet2Task, tensornet2_phases
 from mdgraph.fused.tables import PotentialTables, RadialGrid
 from mdgraph.fused.weights import PackedWeights
 from mdgraph.models import TensorNetConfig
-from mdgraph.neighbors import NeighborList, NeighborRows
+from mdgraph.neighbors import NeighborRows
 from mdgraph.state import State
 
 
@@ -73,9 +73,9 @@ class CompiledNetwork:
     def evaluate_(
         self,
         state: State,
-        pairs: NeighborList,
-        far: NeighborList | None,
-        close: Sequence[NeighborList],
+        pairs: NeighborRows,
+        far: NeighborRows | None,
+        close: Sequence[NeighborRows],
         result: NetworkResult,
         forces_alone: bool = False,
     ) -> None:
@@ -155,7 +155,7 @@ class CompiledNetwork:
 
     @staticmethod
     def _phases(
-        bound: _Bound, task: EvaluationTask, state: State, far: NeighborList | None
+        bound: _Bound, task: EvaluationTask, state: State, far: NeighborRows | None
     ) -> list[Work]:
         if bound.charged is None:
             return phases(task)

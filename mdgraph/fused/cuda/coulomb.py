@@ -14,7 +14,7 @@ from mdgraph.fused.cuda.charges import predict_adjoint
 from mdgraph.fused.cuda.device import add_central, listed_vectors, put_central
 from mdgraph.fused.cuda.workspace import LaunchPlan
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
-from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors import NeighborRows
 
 
 @triton.jit
@@ -196,7 +196,7 @@ WARP = 32
 """Pairs that a program takes at a time."""
 
 
-def select_pairs(bound: LaunchPlan, far: NeighborList) -> None:
+def select_pairs(bound: LaunchPlan, far: NeighborRows) -> None:
     """Selects the pairs within the cutoff of the Coulomb energy."""
     b = bound.charged
     selection_kernel[(bound.atoms,)](
@@ -215,7 +215,7 @@ def select_pairs(bound: LaunchPlan, far: NeighborList) -> None:
     )
 
 
-def interact_at_distance(bound: LaunchPlan, far: NeighborList, result: NetworkResult) -> None:
+def interact_at_distance(bound: LaunchPlan, far: NeighborRows, result: NetworkResult) -> None:
     """Adds the Coulomb energy, writes its forces and virials, and starts the adjoint of charges."""
     b, weights = bound.charged, bound.tensornet2_model.coulomb
     assert weights is not None
@@ -259,7 +259,7 @@ def interact_at_distance(bound: LaunchPlan, far: NeighborList, result: NetworkRe
     bound.model.branch.join()
 
 
-def _geometry(bound: LaunchPlan, far: NeighborList) -> tuple[object, ...]:
+def _geometry(bound: LaunchPlan, far: NeighborRows) -> tuple[object, ...]:
     """Kernel arguments from which pair vectors of a list are computed."""
     state = bound.state
     group = state.grouping.index

@@ -28,7 +28,7 @@ from mdgraph.fused.weights import PackedWeights
 from mdgraph.gpu.launch import launching_on
 from mdgraph.gpu.triton_jit import compiling_ahead
 from mdgraph.models import TensorNetConfig
-from mdgraph.neighbors import NeighborList, NeighborRows
+from mdgraph.neighbors import NeighborRows
 from mdgraph.state import State
 
 
@@ -59,9 +59,9 @@ class TritonNetwork:
     def evaluate_(
         self,
         state: State,
-        network_list: NeighborList,
-        coulomb_list: NeighborList | None,
-        repulsion_lists: Sequence[NeighborList],
+        network_list: NeighborRows,
+        coulomb_list: NeighborRows | None,
+        repulsion_lists: Sequence[NeighborRows],
         result: NetworkResult,
         forces_alone: bool = False,
     ) -> None:
@@ -96,7 +96,7 @@ class TritonNetwork:
         state: State,
         atoms: int,
         network_rows: NeighborRows,
-        coulomb_list: NeighborList | None,
+        coulomb_list: NeighborRows | None,
         repulsion_rows: Sequence[NeighborRows],
         result: NetworkResult,
     ) -> LaunchPlan:
@@ -150,7 +150,7 @@ class TritonNetwork:
 def _evaluate(
     bound: LaunchPlan,
     network_rows: NeighborRows,
-    coulomb_list: NeighborList | None,
+    coulomb_list: NeighborRows | None,
     repulsion_rows: Sequence[NeighborRows],
     result: NetworkResult,
     forces_alone: bool = False,
@@ -162,7 +162,7 @@ def _evaluate(
 def _stages(
     bound: LaunchPlan,
     network_rows: NeighborRows,
-    coulomb_list: NeighborList | None,
+    coulomb_list: NeighborRows | None,
     repulsion_rows: Sequence[NeighborRows],
     result: NetworkResult,
     forces_alone: bool = False,

@@ -13,7 +13,7 @@ from torch import Tensor
 from mdgraph.fused.cuda.repulsion import BoundRepulsion
 from mdgraph.fused.cuda.weights import NetworkWeights, SplitFP16, TensorNet2Model
 from mdgraph.gpu.launch import launching_ahead
-from mdgraph.neighbors import NeighborList, NeighborRows
+from mdgraph.neighbors import NeighborRows
 from mdgraph.state import State
 
 TILE = 16
@@ -178,7 +178,7 @@ class Workspace:
         return stage == self._layers
 
 
-def far_slots(far: NeighborList | None) -> int:
+def far_slots(far: NeighborRows | None) -> int:
     """Capacity of the Coulomb list; 0 without that list."""
     return 0 if far is None else far.capacity
 
@@ -274,7 +274,7 @@ class TensorNet2Workspace:
         model: TensorNet2Model,
         state: State,
         pairs: NeighborRows,
-        far: NeighborList | None,
+        far: NeighborRows | None,
         dtype: torch.dtype,
         channels: int,
         wanted: int,
@@ -521,7 +521,7 @@ class LaunchPlan:
         self,
         atoms: int,
         pairs: NeighborRows,
-        far: NeighborList | None,
+        far: NeighborRows | None,
         close: Sequence[NeighborRows],
     ) -> bool:
         """Whether the buffers have room for so many atoms and the capacities of these lists."""
@@ -597,7 +597,7 @@ def bound_to(
     state: State,
     atoms: int,
     pairs: NeighborRows,
-    far: NeighborList | None,
+    far: NeighborRows | None,
     close: Sequence[NeighborRows],
     edges: int = 0,
 ) -> LaunchPlan:
