@@ -185,7 +185,7 @@ def _stages(
 def _between(
     bound: LaunchPlan,
     network_rows: NeighborRows,
-    coulomb_list: NeighborList | None,
+    coulomb_list: NeighborRows | None,
     result: NetworkResult,
 ) -> Iterator[Tensor]:
     """From edges to the gradient by moments, in the stages of `_stages`."""
