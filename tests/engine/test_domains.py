@@ -537,7 +537,7 @@ def test_ranks_have_rows_for_the_atoms_near_them_alone(
     own = [rows for rows, atoms in found["rows"] if rows < atoms]
     assert len(own) == len(found["rows"]) > 1, found
     assert any("neighbor list overflowed" in line for line in found["lines"]), found["lines"]
-    assert any("outgrew its buffers" in line for line in found["lines"])  # of rank 1
+    assert any("outgrew buffers" in line for line in found["lines"])  # of rank 1
     together = Simulation(
         read_system(tmp_path / "start.extxyz"), "copper-pbe", VelocityVerlet(2.0), seed=1,
         device=device, temperature=4000.0, skin=0.0, chunk=4, maximum_temperature=1e6,
@@ -545,7 +545,8 @@ def test_ranks_have_rows_for_the_atoms_near_them_alone(
     )  # fmt: skip
     together.state.velocities[:, 0] += 0.03
     together.run(40)
-    error = 0.0 if device == "cpu" else 1e-5
+    # On GPUs products round in other orders, and a few distances fall into the next bin.
+    error = 0.0 if device == "cpu" else 1e-4
     np.testing.assert_allclose(found["places"], together.state.positions.cpu(), rtol=0, atol=error)
     expected = together.online[0].result().value[0]
     np.testing.assert_allclose(found["distribution"], expected, atol=1e3 * error)

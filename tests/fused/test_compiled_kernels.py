@@ -13,7 +13,9 @@ SCRIPT = ROOT / "tests" / "support" / "compiled_kernels.py"
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("case", ["24 atoms", "24000 atoms", "fast", "layerless", "tensornet2"])
+@pytest.mark.parametrize(
+    "case", ["24 atoms", "24000 atoms", "fast", "layerless", "tensornet2", "tensornet2 double"]
+)
 def test_every_kernel_compiles_without_a_gpu(case: str) -> None:
     pytest.importorskip("triton")
     made = subprocess.run(

@@ -56,6 +56,7 @@ CASES: Final[dict[str, tuple[dict[str, Any], str, int]]] = {
     "double": (_PLAIN, "double", 24),
     "layerless": (_PLAIN | LAYERLESS, "mixed", 3000),
     "tensornet2": (TENSORNET2 | {"coulomb": {"cutoff": 5.2}}, "mixed", 24),
+    "tensornet2 double": (TENSORNET2 | {"coulomb": {"cutoff": 5.2}}, "double", 24_000),
 }
 """Settings of the network, precision, and for how many atoms block sizes are chosen."""
 
