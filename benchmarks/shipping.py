@@ -185,7 +185,7 @@ def _facts(folder: Path, metrics: dict[str, Any]) -> dict[str, str]:
     potential, about = load(folder), metrics["about"]
     config = potential.config
     recipe = yaml.safe_load((folder / recipe_name(metrics)).read_text(encoding="utf-8"))
-    command = "distil" if "distilled" in metrics else "train"
+    command = "distil" if "teacher" in recipe else "train"
     facts = {
         "model": (
             f"TensorNet, {config.layers} layer{'s' * (config.layers != 1)}, "

@@ -59,15 +59,16 @@ class Shipped:
     @property
     def settings(self) -> TrainConfig:
         """Of the training, or of the student's."""
-        if "distilled" not in self.metrics:
-            return read_training(self.folder / "train.yaml", {})
+        if "recipe" in self.metrics or "distilled" not in self.metrics:
+            return read_training(self.folder / self.metrics.get("recipe", "train.yaml"), {})
         return self._distillation("distil.yaml")
 
     @property
     def network(self) -> NetworkConfig:
         """Of the student, or of that which it goes on from."""
-        first = self.folder / "first.yaml"
-        return (self._distillation(first.name) if first.is_file() else self.settings).potential
+        first = "distil.yaml" if "recipe" in self.metrics else "first.yaml"
+        there = (self.folder / first).is_file()
+        return (self._distillation(first) if there else self.settings).potential
 
     def _distillation(self, name: str) -> DistilConfig:
         text = (self.folder / name).read_text(encoding="utf-8")

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 from repository import ROOT
 
-from mdgraph.data import LabelledFrame, open_dataset, read_split
+from mdgraph.data import (
+    LabelledFrame,
+    Provenance,
+    Split,
+    open_dataset,
+    read_split,
+    write_dataset,
+)
+from mdgraph.data.splits import write_split
 
 CLUSTERS = ROOT / "potentials/water-pbe0/clusters.extxyz"
 
@@ -41,6 +49,42 @@ def test_clusters_that_ship_are_those_that_the_script_draws(module: ModuleType) 
     assert not left
 
 
+def test_clusters_of_the_small_potential_are_what_its_teacher_says(
+    module: ModuleType, tmp_path: Path
+) -> None:
+    options = argparse.Namespace(clusters=tmp_path / "clusters.extxyz", potential="water-pbe0")
+    module.taught(options)
+    shipped = ase.io.read(ROOT / "potentials/water-pbe0-small/clusters.extxyz", ":")
+    drawn = ase.io.read(options.clusters, ":")
+    assert len(drawn) == len(shipped) == 136
+    for one, other in zip(drawn, shipped, strict=True):
+        np.testing.assert_allclose(one.positions, other.positions, atol=1e-6)
+        np.testing.assert_allclose(one.get_forces(), other.get_forces(), atol=1e-3)
+        assert one.get_potential_energy() == pytest.approx(other.get_potential_energy(), abs=1e-4)
+        assert one.info["kind"] == other.info["kind"]
+
+
+def test_energies_of_one_potential_stay_what_they_are(module: ModuleType, tmp_path: Path) -> None:
+    clusters = ROOT / "potentials/water-pbe0-small/clusters.extxyz"
+    first, *_ = ase.io.read(clusters, ":")
+    frame = LabelledFrame(
+        first.numbers, first.positions, energy=-7.0, forces=np.zeros((3, 3)), group="liquid"
+    )
+    data, split = tmp_path / "set.h5", tmp_path / "split.json"
+    write_dataset(data, [([frame] * 3, Provenance("liquid", licence="LGPL-3.0"))])
+    with open_dataset(data) as liquid:
+        parts = (np.array([0]), np.array([1, 2]), np.array([], dtype=np.int64))
+        write_split(Split(*parts, "by hand", liquid.sha256()), split)
+    options = argparse.Namespace(data=data, split=split, clusters=clusters, copies=4)
+    options.as_labelled = True
+    module.add(options)
+    with open_dataset(tmp_path / "set-4.h5") as whole:
+        assert len(whole) == 3 + 4 * 136
+        assert whole.frame(3).energy == pytest.approx(first.get_potential_energy(), abs=1e-9)
+        assert {source.licence for source in whole.sources} == {"LGPL-3.0"}
+        assert read_split(tmp_path / "set-4.json", whole).validation.tolist() == [1, 2]
+
+
 def test_clusters_lie_above_the_liquid_by_what_vaporization_takes(
     module: ModuleType,
     datasets_folder: Path,
@@ -51,7 +95,9 @@ def test_clusters_lie_above_the_liquid_by_what_vaporization_takes(
     source = datasets_folder / "water_pbe0" / "train.extxyz.gz"
     assert mdgraph_command("data", "convert", source, data).status == 0
     split = ROOT / "potentials/water-pbe0/split.json"
-    module.add(argparse.Namespace(data=data, split=split, clusters=CLUSTERS, copies=2))
+    module.add(
+        argparse.Namespace(data=data, split=split, clusters=CLUSTERS, copies=2, as_labelled=False)
+    )
     with open_dataset(data) as liquid, open_dataset(tmp_path / "water-2.h5") as whole:
         assert len(whole) == len(liquid) + 2 * 201
         mean = np.mean([frame.energy / 64 for frame in liquid.frames(np.arange(len(liquid)))])
