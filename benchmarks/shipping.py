@@ -20,12 +20,12 @@ import contextlib
 import csv
 import hashlib
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import error_tables
@@ -125,12 +125,11 @@ def wrong_seeds(metrics: dict[str, Any]) -> Iterator[str]:
     for measure in metrics["measures"]:
         told = row["errors"][measure]
         runs = [metrics[part][measure], *(float(entry[f"{part} {measure}"]) for entry in others)]
-        spread = stdev(runs) / len(runs) ** 0.5 if others else None
-        for name, must in (("mean", mean(runs)), ("standard_error", spread)):
-            if (told[name] is None) != (must is None) or (
-                must is not None and abs(told[name] - must) > 5e-4 * told["mean"]
-            ):
-                yield f"the {name} of {measure} is not that of the seeds: {told[name]}, {must}"
+        found = error_tables.mean_and_error(runs, [1] * len(runs))
+        for name, must in zip(("mean", "standard_error"), found, strict=True):
+            value = math.nan if told[name] is None else told[name]
+            if math.isnan(value) != math.isnan(must) or abs(value - must) > 5e-4 * told["mean"]:
+                yield f"the {name} of {measure} is not that of the seeds: {value}, {must}"
 
 
 def wrong_validation(metrics: dict[str, Any]) -> Iterator[str]:

@@ -119,8 +119,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
+    marker = item.get_closest_marker("gpu")
+    if marker is None:
+        return
+    (wanted,) = marker.args or (1,)
+    if torch.cuda.device_count() < wanted:
+        pytest.skip("needs a CUDA device" if wanted == 1 else f"needs {wanted} CUDA devices")
 
 
 def _shared(name: str) -> Path:

@@ -681,11 +681,11 @@ class Descent(BaseModel):
 
     @model_validator(mode="after")
     def _pressure_moves_a_cell(self) -> Self:
-        if self.pressure_bar is not None and self.coupling is None:
-            raise ValueError("pressure_bar needs a cell that varies; say how with coupling")
-        usual = type(self).model_fields["stress_tolerance_bar"].default
-        if self.stress_tolerance_bar != usual and self.coupling is None:
-            raise ValueError("stress_tolerance_bar needs a cell that varies; say how with coupling")
+        if self.coupling is not None:
+            return self
+        for name in ("pressure_bar", "stress_tolerance_bar"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} needs a cell that varies; say how with coupling")
         return self
 
 

@@ -162,8 +162,7 @@ def test_a_forked_process_leaves_the_pinned_memory_of_its_parent() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.gpu(2)
 def test_results_are_awaited_whichever_device_is_current() -> None:
     system = from_ase(bulk("Ar", a=5.1, cubic=True))
     calculation = Calculation([system], ARGON, device="cuda", precision="double")

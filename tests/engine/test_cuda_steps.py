@@ -171,7 +171,7 @@ def test_constant_energy_on_the_gpu() -> None:
     assert np.ptp(energies) < 1e-3 * kinetic
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.gpu(2)
 def test_every_device_captures_and_gives_the_same_bits() -> None:
     runs = [simulation(liquid(), INTEGRATORS["langevin"](), device=f"cuda:{n}") for n in (0, 1)]
     for run in runs:

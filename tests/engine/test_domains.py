@@ -514,10 +514,7 @@ json.dump({"places": run.state.positions.tolist(), "rows": sorted(seen), "lines"
         "cpu",
         pytest.param(
             "cuda",
-            marks=[
-                pytest.mark.gpu,
-                pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
-            ],
+            marks=pytest.mark.gpu(2),
         ),
     ],
 )
@@ -633,8 +630,7 @@ def test_steps_in_domains_are_graphs_with_the_bits_of_eager_ones(
         torch.testing.assert_close(value, ends[1][name], rtol=0.0, atol=1e-4)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.gpu(2)
 @pytest.mark.parametrize("kind", ["nve", "npt"])
 def test_two_gpus_go_the_way_of_one(tmp_path: Path, kind: str) -> None:
     begin(tmp_path)
@@ -679,10 +675,7 @@ json.dump([overflows, builds, float(apart)], open(f"{out}/storm.json", "w"))
         pytest.param(
             "cuda",
             200,
-            marks=[
-                pytest.mark.gpu,
-                pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
-            ],
+            marks=pytest.mark.gpu(2),
         ),
     ],
 )

@@ -238,8 +238,7 @@ def test_walkers_of_two_ranks_share_the_hills_of_one_process(
         read_biased_runs([tmp_path / "two"], None)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.gpu(2)
 def test_two_gpus_share_the_hills_of_one(make: Make, processes: Any, tmp_path: Path) -> None:
     options = {"replicas": 4, "device": "cuda", "graph": "on", "skin_A": 1.0}
     options["biases"] = [BIASES[0] | {"shared": True}]

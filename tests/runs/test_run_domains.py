@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from prepared import PreparedProcess, prepared_ranks
 from safetensors.numpy import load_file
 
@@ -362,8 +361,7 @@ def test_a_lost_rank_ends_the_run_with_the_way_on(processes: Any, tmp_path: Path
     assert last.endswith(f"torchrun --nproc-per-node 2 -m mdgraph md --resume --out {out}")
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.gpu(2)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda one: one.name)
 def test_a_rank_lost_between_gpus_ends_the_run_with_the_way_on(
     tmp_path: Path, number: signal.Signals

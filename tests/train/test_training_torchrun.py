@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from repository import SUPPORT
 from training_sets import assert_near, clusters, crystals, prepare, settings
 
@@ -18,12 +17,7 @@ from mdgraph.train.progress import CHECKPOINT, read_checkpoint
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
-SEVERAL = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
-]
-
-DEVICES = ["cpu", pytest.param("cuda", marks=SEVERAL)]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu(2))]
 
 
 def started(*arguments: object) -> tuple[int, str]:
