@@ -145,7 +145,7 @@ class Bench:
         self.common = {"device": self.device, "precision": options.precision}
         precision = precision_named(options.precision)
         self.evaluator = chosen_evaluator(model, precision, self.device, options.evaluator)
-        self.oracle = AutogradEvaluator(model.at_precision(torch.float64).to(self.device))
+        self.model = model
         self.smallest = smallest
 
     def row(self, case: Case) -> dict[str, Any]:
@@ -204,12 +204,15 @@ class Bench:
         return milliseconds(repeating(update), self.device, self.options.seconds)
 
     def _errors(self, calculation: Calculation) -> dict[str, Any]:
-        """Comes last: the evaluator turns to other states, and graphs lose their buffers."""
+        """Comes last: the evaluator turns to other states, and graphs lose their buffers.
+
+        What is compared with is made here, as memory would count it otherwise.
+        """
         atoms = calculation.state.grouping.atoms
         volume = float(torch.linalg.det(calculation.state.cell[0]).abs())
         agreement = verify(
             self.evaluator,
-            self.oracle,
+            AutogradEvaluator(self.model.at_precision(torch.float64).to(self.device)),
             calculation.state,
             calculation.lists,
             seconds=inf if atoms <= self.options.check else SECONDS,
