@@ -32,6 +32,7 @@ class Evaluator(ABC):
         rounds: whether forces are rounded, and no exact derivative of the energy.
         runs_beside: whether its work on a state uses no buffers of others but those that it is
             to write, so that two such evaluators may run at a time.
+        one_way: numbers of lists whose reverse slots it does not read.
     """
 
     cutoffs: tuple[float, ...] = ()
@@ -40,6 +41,7 @@ class Evaluator(ABC):
     device: torch.device | None = None
     rounds: bool = False
     runs_beside: bool = False
+    one_way: tuple[int, ...] = ()
 
     @property
     def species(self) -> tuple[int, ...] | None:

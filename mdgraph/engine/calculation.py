@@ -460,8 +460,14 @@ class Calculation:
         self.skin = checked_skin(default_skin(self.device) if skin is None else skin)
         self.state = State(arrays, self.device, self.precision.state, seed, room)
         self.lists = [
-            NeighborList(self.state, cutoff, self.skin, cell_varies=cell_varies)
-            for cutoff in self.evaluator.cutoffs
+            NeighborList(
+                self.state,
+                cutoff,
+                self.skin,
+                cell_varies=cell_varies,
+                one_way=number in self.evaluator.one_way,
+            )
+            for number, cutoff in enumerate(self.evaluator.cutoffs)
         ]
         self.springs = None
         if restraints is not None:

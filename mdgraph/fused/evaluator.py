@@ -142,6 +142,11 @@ class FusedTensorNet(Evaluator):
         self.cutoffs = self._list_roles.cutoffs
         self.precision, self.device = precision, device
         self.tables = shared_tables(potential, precision.network)
+        # The Coulomb energy is a function of distances, so its forces need no reverse slots.
+        places = self._list_roles.places
+        coulomb = places.get("coulomb")
+        if coulomb is not None and sum(place == coulomb for place in places.values()) == 1:
+            self.one_way = (coulomb,)
         backend = backend or ("triton" if device.type == "cuda" else "compiled")
         self.rounds = precision.reduced and backend == "triton"
         self._network = _network(self.potential, self.tables, precision, device, backend)

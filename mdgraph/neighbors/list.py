@@ -240,6 +240,10 @@ class Builder(Protocol):
         """Makes what follows wait for the reverse slots, and for rows of a list with limits."""
         ...
 
+    def reverse_(self) -> None:
+        """Finds the reverse slots of all rows, of a list in which builds may leave them out."""
+        ...
+
 
 def builder_class(device: torch.device) -> type[Builder]:
     """Kernels on CUDA, where Triton is installed, and on a CPU; torch operations elsewhere."""
@@ -353,6 +357,7 @@ class NeighborList:
         capacity: int | None = None,
         cell_varies: bool = True,
         brick: Brick | None = None,
+        one_way: bool = False,
     ) -> None:
         """Allocates for the state at hand and builds; reads the device.
 
@@ -364,6 +369,7 @@ class NeighborList:
             cell_varies: whether later updates look at the cell again. A simulation at
                 constant volume saves that.
             brick: see `limit_`.
+            one_way: whether builds may leave out the reverse slots, which `pairs` finds then.
 
         Raises:
             InputError: infinite cutoff with a periodic direction.
@@ -376,7 +382,7 @@ class NeighborList:
         self.skin = 0.0 if math.isinf(cutoff) else skin
         self.grouping = state.grouping
         self.pbc = state.pbc
-        self._cell_varies = cell_varies
+        self._cell_varies, self._one_way = cell_varies, one_way
         self._range = cutoff + self.skin
         self.block = block_width(state.grouping.atoms, cutoff, state.device.type)
         self._counters = Counters.allocate(state.cell)
@@ -414,11 +420,11 @@ class NeighborList:
         self._counters.sticky.zero_()
         self._counters.reach.zero_()
         self._translations = translations(self.offsets, lattice.vectors)
-        ranges = self.cutoff, self.skin, self._cell_varies
-        plan = lattice, self._search, limit
-        self._builder = builder(
-            BuildTask(rows, self._counters, self.grouping, self.pbc, *ranges, *plan)
-        )
+        task = BuildTask(
+            rows, self._counters, self.grouping, self.pbc, self.cutoff, self.skin,
+            self._cell_varies, lattice, self._search, limit, self._one_way,
+        )  # fmt: skip
+        self._builder = builder(task)
         self.rebuild_(positions, cell)
 
     def _rows_near(self, brick: Brick, positions: Tensor, lattice: Lattice) -> int:
@@ -531,6 +537,8 @@ class NeighborList:
             cell: (S, 3, 3) A.
         """
         self.join()
+        if self._one_way:
+            self._builder.reverse_()
         rows, group = self.whole(), self.grouping
         lattice = periodic_vectors(cell, self.pbc)
         wrapped = positions - (self.wrap[:, None] @ lattice[group.index])[:, 0]

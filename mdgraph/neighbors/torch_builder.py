@@ -152,6 +152,7 @@ class BuildTask:
         lattice: of the cells at planning, for the range of the list.
         search: the plan.
         limit: which atoms have rows; None where all have, each the row of its number.
+        one_way: whether reverse slots may be left to `reverse_`.
     """
 
     rows: ListRows
@@ -164,6 +165,7 @@ class BuildTask:
     lattice: Lattice
     search: Search
     limit: RowLimit | None = None
+    one_way: bool = False
 
     @property
     def range(self) -> float:
@@ -216,6 +218,9 @@ class TorchBuilder:
 
     def join(self) -> None:
         """See Builder; does nothing, as all work runs in order."""
+
+    def reverse_(self) -> None:
+        """See Builder; does nothing, as they are there."""
 
     def _store(self, rows: ListRows) -> None:
         for buffer, value in zip(self._task.rows.tensors(), rows.tensors(), strict=True):

@@ -291,6 +291,13 @@ class KernelBuilder:
             self._search.find_all(rows)
             self._reverse(self._always, rows, torch.zeros_like(self._task.counters.rebuilds))
 
+    def reverse_(self) -> None:
+        """See Builder."""
+        with launching_on(self._due.device):
+            self._reverse(
+                self._always, self._task.rows, torch.zeros_like(self._task.counters.rebuilds)
+            )
+
     def join(self) -> None:
         """See Builder."""
         due, self._waiting = self._waiting, None
@@ -372,7 +379,10 @@ class KernelBuilder:
         self._search.find(due, self._filled)
         # Reverse slots are needed late, and their loads are latency-bound.
         with self._branch.fork():
-            self._reverse(due, self._task.rows, self._task.counters.rebuilds)
+            if self._task.one_way:
+                self._task.counters.rebuilds.add_(due[0])
+            else:
+                self._reverse(due, self._task.rows, self._task.counters.rebuilds)
 
     def _prepare(self, due: Tensor, positions: Tensor, cell: Tensor) -> None:
         task, rows = self._task, self._task.rows

@@ -314,6 +314,26 @@ def test_builds_fall_due_as_torch_finds_while_cells_deform(
         both.assert_same()
 
 
+@pytest.mark.parametrize("skin", [0.0, 0.5])
+def test_pairs_find_the_reverse_slots_that_builds_one_way_leave_out(skin: float) -> None:
+    system = small((True, True, True), 45)
+    state, host = State([system], DEVICE), State([system], "cpu")
+    with kernels_forced():
+        one_way = NeighborList(state, 3.5, skin, 32, one_way=True)
+    with kernels_forced(TorchBuilder):
+        oracle = NeighborList(host, 3.5, skin, 32)
+    one_way.reverse.fill_(-5)
+    for of, own in ((one_way, state), (oracle, host)):
+        own.positions[0, 0] += 0.7
+        of.update_(own.positions, own.cell)
+    assert bool((one_way.reverse == -5).all())
+    assert int(one_way.rebuilds) == int(oracle.rebuilds)
+    one_way.pairs(state.positions, state.cell)
+    width = min(one_way.capacity, oracle.capacity)
+    used = used_slots(oracle)[:, :width]
+    assert torch.equal(one_way.reverse.cpu()[:, :width][used], oracle.reverse[:, :width][used])
+
+
 @pytest.mark.parametrize("cell_varies", [True, False])
 def test_a_build_that_is_not_due_writes_nothing(cell_varies: bool, search: str) -> None:
     systems = [small((True, True, True), 43, 2), small((False, True, False), 44, 2)]
