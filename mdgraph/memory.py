@@ -155,7 +155,7 @@ def fused_memory(work: Workload) -> int:
         features = 9 * (4 + 4 * config.layers) + 16
     slot = _FUSED_SLOT[kind] + config.channels // 8
     if config.predicts_charges:
-        features += 8 + 5 * config.layers
+        features += 5 + 2 * config.layers if kind == "cuda" else 8 + 5 * config.layers
         kept = 5 * min(1, config.layers) if kind == "cuda" else 3 * config.layers
         place = _FUSED_PLACE + work.number * kept * config.channels
         if kind == "cuda":

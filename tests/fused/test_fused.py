@@ -25,7 +25,7 @@ from mdgraph.engine import Calculation, Simulation, VelocityVerlet
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.fused.agreement import SMALLEST_FORCE
-from mdgraph.fused.cuda import workspace
+from mdgraph.fused.cuda import readout, workspace
 from mdgraph.fused.evaluator import FusedTensorNet, NotFusedError
 from mdgraph.fused.tables import TableError
 from mdgraph.models import TensorNetConfig, TensorNetPotential
@@ -216,25 +216,44 @@ def test_edges_that_outgrow_their_room_are_told_and_have_it_then(
 
 
 @pytest.mark.parametrize("precision", ["mixed", "double"])
-def test_tiles_of_edges_leave_the_same_bits_alone_and_in_pairs(
-    monkeypatch: pytest.MonkeyPatch, precision: str
+@pytest.mark.parametrize("channels", [24, 40])
+def test_mixing_leaves_the_same_bits_by_strips_alone_and_in_pairs(
+    monkeypatch: pytest.MonkeyPatch, precision: str, channels: int
 ) -> None:
     shapes, results = workspace.shapes, []
     for paired in (False, True):
-        one = workspace.Blocks(16, 16, 16, 1, paired=paired)
+        one = workspace.Blocks(16, 16, 16, 1, masked=not paired, paired=paired)
 
         def chosen(*sizes: Any, one: workspace.Blocks = one) -> workspace.Shapes:
-            every = {"edges_first": one, "edges": one, "edges_adjoint": one}
-            return replace(shapes(*sizes), **every)
+            return replace(shapes(*sizes), mixing=one)
 
         monkeypatch.setattr(workspace, "shapes", chosen)
-        settings = FUSED["TensorNet2"] | {"layers": 1}
-        state = computed(fused("triton", settings, precision), crystal(5), backend="triton")
-        (plan,) = (kept for kept in state.workspaces.values() if hasattr(kept, "charged"))
-        assert int(plan.charged.count) > 2 * 16
-        results.append(state)
+        settings = FUSED["O(3)"] | {"channels": channels, "layers": 1}
+        results.append(computed(fused("triton", settings, precision), crystal(5), backend="triton"))
     assert torch.equal(results[0].forces, results[1].forces)
     assert torch.equal(results[0].energies, results[1].energies)
+
+
+def test_a_head_in_one_kernel_gives_what_its_layers_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shapes, results, taken, end = workspace.shapes, [], [], readout._end
+    monkeypatch.setattr(readout, "_end", lambda *given: (taken.append(len(results)), end(*given)))
+    for warps, widest in ((1, 0), (1, readout._WIDEST), (2, readout._WIDEST)):
+
+        def chosen(*sizes: Any, warps: int = warps) -> workspace.Shapes:
+            return replace(shapes(*sizes), head=workspace.Blocks(16, 16, 16, warps))
+
+        monkeypatch.setattr(workspace, "shapes", chosen)
+        monkeypatch.setattr(readout, "_WIDEST", widest)
+        settings = FUSED["gated"] | {"channels": 7, "readout": {"kind": "gated", "hidden": (5, 4)}}
+        results.append(computed(fused("triton", settings, "double"), crystal(5), backend="triton"))
+    for state in results[1:]:
+        for kept in ("energies", "forces", "virial"):
+            torch.testing.assert_close(
+                getattr(state, kept), getattr(results[0], kept), rtol=1e-11, atol=1e-11
+            )
+    assert set(taken) == {1, 2}
 
 
 def test_charges_that_programs_sum_in_parts_are_those_of_one_sum(

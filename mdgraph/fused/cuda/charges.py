@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mdgraph.fused.cuda.products import dense, dense_adjoint, standardized, standardized_adjoint
+from mdgraph.fused.cuda.products import dense, dense_adjoint
 from mdgraph.fused.cuda.workspace import LaunchPlan, atoms_of_a_part, charge_parts
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
 
@@ -207,15 +207,14 @@ def _gradient(
 
 
 def predict(bound: LaunchPlan, stage: int) -> None:
-    """Predicts the charges of a stage from its invariants."""
+    """Predicts the charges of a stage from the layer norm of its invariants."""
     model, b, state = bound.tensornet2_model, bound.charged, bound.state
     activation = bound.model.config.activation
-    norm, (first, second, third) = model.predictions[stage].norm, model.predictions[stage].layers
+    first, second, third = model.predictions[stage].layers
     z1, z2, predicted = b.hidden[stage]
     # Charges enter a sum over all pairs, so they need the precision of the readout.
     s = bound.shapes.charges
-    standardized(bound, b.invariants[stage], norm, b.for_invariants)
-    dense(bound, s, b.for_invariants, first, z1, "none")
+    dense(bound, s, b.invariants, first, z1, "none")
     dense(bound, s, z1, second, z2, activation)
     dense(bound, s, z2, third, predicted, activation)
     group, sizes, parts = state.grouping, _sizes(bound), charge_parts(state, model.channels)
@@ -237,10 +236,10 @@ def predict(bound: LaunchPlan, stage: int) -> None:
 
 
 def predict_adjoint(bound: LaunchPlan, stage: int, by_edges: Tensor | None) -> None:
-    """Gradient by a stage's invariants from that by its charges; `by_edges` adds a layer's part."""
+    """Gradient by that layer norm from that by the charges; `by_edges` adds a layer's part."""
     model, b, s = bound.tensornet2_model, bound.charged, bound.shapes.charges
     activation = bound.model.config.activation
-    norm, (first, second, third) = model.predictions[stage].norm, model.predictions[stage].layers
+    first, second, third = model.predictions[stage].layers
     z1, z2, predicted = b.hidden[stage]
     group, parts = bound.state.grouping, charge_parts(bound.state, model.channels)
     sizes = _sizes(bound) | {"COULOMB": model.coulomb is not None, "EDGES": by_edges is not None}
@@ -261,9 +260,7 @@ def predict_adjoint(bound: LaunchPlan, stage: int, by_edges: Tensor | None) -> N
     )
     dense_adjoint(bound, s, predicted, third, z2, activation)
     dense_adjoint(bound, s, z2, second, z1, activation)
-    gradient = b.for_invariants
-    dense_adjoint(bound, s, z1, first, gradient, "none")
-    standardized_adjoint(bound, gradient, b.invariants[stage], norm, gradient)
+    dense_adjoint(bound, s, z1, first, b.invariants, "none")
 
 
 def _sizes(bound: LaunchPlan) -> dict[str, Any]:

@@ -192,8 +192,8 @@ def coulomb_forces_kernel(
     put_central(forces, virials, atom, atoms, sums, ADDED=False)
 
 
-WARP = 32
-"""Pairs that a program takes at a time."""
+SELECTION, POTENTIAL, FORCES = (64, 2), (64, 2), (32, 1)
+"""Pairs that a program of each kernel takes at a time, and its warps."""
 
 
 def select_pairs(bound: LaunchPlan, far: NeighborRows) -> None:
@@ -209,8 +209,8 @@ def select_pairs(bound: LaunchPlan, far: NeighborRows) -> None:
         b.far_value,
         b.far_found,
         far.capacity,
-        WARP,
-        num_warps=1,
+        SELECTION[0],
+        num_warps=SELECTION[1],
         **bound.launch,
     )
 
@@ -235,8 +235,8 @@ def interact_at_distance(bound: LaunchPlan, far: NeighborRows, result: NetworkRe
         channels,
         charges,
         triton.next_power_of_2(charges),
-        WARP,
-        num_warps=4,
+        POTENTIAL[0],
+        num_warps=POTENTIAL[1],
         **bound.launch,
     )
     with bound.model.branch.fork():
@@ -251,8 +251,8 @@ def interact_at_distance(bound: LaunchPlan, far: NeighborRows, result: NetworkRe
             result.virials,
             far.capacity,
             atoms,
-            WARP,
-            num_warps=1,
+            FORCES[0],
+            num_warps=FORCES[1],
             **bound.launch,
         )
     predict_adjoint(bound, bound.layers, None)

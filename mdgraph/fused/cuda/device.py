@@ -207,7 +207,7 @@ LIFT: tl.constexpr = tl.constexpr(2048.0)
 
 
 @triton.jit
-def product(x, weight, rest, inside, PRODUCTS: tl.constexpr):
+def product(x, weight, rest, inside, MASKED: tl.constexpr, PRODUCTS: tl.constexpr):
     """A tile of rows times a tile of weights.
 
     Tensor cores cut sums off towards zero instead of rounding them. They are given a few
@@ -216,11 +216,13 @@ def product(x, weight, rest, inside, PRODUCTS: tl.constexpr):
     Args:
         x: (A, B), float32 with PRODUCTS.
         weight, rest: pointers (B, C) to the halves of a matrix.
-        inside: (B, C), where it is read.
+        inside: (B, C), where it is read, if MASKED.
         PRODUCTS: 3 for float32's digits, 1 for those of float16, 0 for the type of x and w.
     """
-    w = tl.load(weight, mask=inside, other=0.0)
-    r = tl.load(rest, mask=inside, other=0.0) if PRODUCTS == 3 else w
+    w = read(weight, inside, MASKED)
+    r = w
+    if PRODUCTS == 3:
+        r = read(rest, inside, MASKED)
     return multiplied(x, w, r, PRODUCTS)
 
 

@@ -34,13 +34,6 @@ UP_GRADIENT = tl.constexpr(128.0)
 
 
 @triton.jit
-def _places(number, A: tl.constexpr, STRIPS: tl.constexpr):
-    """Edges (A,) of a program, and which of them there are."""
-    edge = (tl.program_id(0) // STRIPS) * A + tl.arange(0, A)
-    return edge, edge < number
-
-
-@triton.jit
 def _ends(source, target, at, from_centre, table, terms, edge, valid, F: tl.constexpr):
     """Where numbers of a1 begin, (A, 1) each: in the table, u_i, v_j; and offsets (A, 1)."""
     own = tl.load(source + edge, mask=valid, other=0).to(tl.int64)[:, None]
@@ -89,7 +82,8 @@ def first_layer_kernel(
     number = tl.load(count)
     if tl.program_id(0) * A >= number:
         return
-    edge, valid = _places(number, A, 1)
+    edge = tl.program_id(0) * A + tl.arange(0, A)
+    valid = edge < number
     f = tl.arange(0, FP)[None, :]
     inside = valid[:, None] & (f < F)
     t, own, other, u = _ends(source, target, at, from_centre, table, terms, edge, valid, F)
@@ -98,13 +92,61 @@ def first_layer_kernel(
 
 
 @triton.jit
-def _halves_at(pointer, rest, place, have, SPLIT: tl.constexpr, PRODUCTS: tl.constexpr):
-    """Halves of some numbers: as they lie there, or of activations made here."""
-    x = tl.load(pointer + place, mask=have, other=0.0)
-    y = x
-    if SPLIT and PRODUCTS == 3:
-        y = tl.load(rest + place, mask=have, other=0.0)
-    return x, y
+def _start(A: tl.constexpr, BF: tl.constexpr, COLUMNS: tl.constexpr):
+    """First edge of a program's tile."""
+    return (tl.program_id(0) // ((COLUMNS + BF - 1) // BF)) * A
+
+
+@triton.jit
+def _columns(BF: tl.constexpr, COLUMNS: tl.constexpr):
+    """Columns (1, BF) of the result of a program."""
+    return ((tl.program_id(0) % ((COLUMNS + BF - 1) // BF)) * BF + tl.arange(0, BF))[None, :]
+
+
+@triton.jit
+def _products(
+    inputs,
+    inputs_rest,
+    weight,
+    rest,
+    row,
+    present,
+    f,
+    SPLIT: tl.constexpr,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    A: tl.constexpr,
+    BK: tl.constexpr,
+    BF: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    SCALE: tl.constexpr,
+    PRODUCTS: tl.constexpr,
+):
+    """Scaled act(inputs) W of a tile, for some columns.
+
+    Args:
+        inputs, inputs_rest: of the tile's first row: halves where SPLIT, else numbers twice.
+        weight, rest: halves of W (INPUTS, OUTPUTS).
+        row, present: rows (A, 1), and which of them there are.
+        f: columns (1, BF).
+    """
+    acc = tl.zeros([A, BF], tl.float64 if PRODUCTS == 0 else tl.float32)
+    for first in range(0, INPUTS, BK):
+        k = first + tl.arange(0, BK)
+        at, inside = k[:, None] * OUTPUTS + f, (k < INPUTS)[:, None] & (f < OUTPUTS)
+        w = tl.load(weight + at, mask=inside, other=0.0)
+        r = w
+        if PRODUCTS == 3:
+            r = tl.load(rest + at, mask=inside, other=0.0)
+        place, have = row * INPUTS + k[None, :], present & (k < INPUTS)[None, :]
+        x = tl.load(inputs + place, mask=have, other=0.0)
+        y = x
+        if SPLIT and PRODUCTS == 3:
+            y = tl.load(inputs_rest + place, mask=have, other=0.0)
+        if not SPLIT:
+            x, y = halves(activation(x, ACTIVATION), SCALE, PRODUCTS)
+        acc += chained_product(x, y, w, r, PRODUCTS)
+    return acc
 
 
 @kernel
@@ -123,7 +165,6 @@ def layer_kernel(
     A: tl.constexpr,
     BK: tl.constexpr,
     BF: tl.constexpr,
-    PAIR: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRODUCTS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
@@ -136,47 +177,22 @@ def layer_kernel(
         weight, rest, unit: a ChainedFP16 (INPUTS, OUTPUTS).
         bias: (OUTPUTS,).
         result: (P, OUTPUTS), written.
-        PAIR: whether two tiles of A edges share what is read of the matrix.
     """
     pdl_wait(USE_PDL)
-    strips: tl.constexpr = (OUTPUTS + BF - 1) // BF
-    tiles: tl.constexpr = 2 if PAIR else 1
     number = tl.load(count)
-    tile = tl.program_id(0) // strips * tiles
-    if tile * A >= number:
+    start = _start(A, BF, OUTPUTS)
+    if start >= number:
         return
-    begin = (tile * A).to(tl.int64)
-    row = tl.arange(0, A)[:, None]
-    present = row < number - tile * A
-    following = row + A < number - tile * A
-    f = ((tl.program_id(0) % strips) * BF + tl.arange(0, BF))[None, :]
-    acc = tl.zeros([A, BF], result.dtype.element_ty)
-    second = acc
-    x_at, y_at = inputs + begin * INPUTS, inputs_rest + begin * INPUTS
-    for first in range(0, INPUTS, BK):
-        k = first + tl.arange(0, BK)
-        at = k[:, None] * OUTPUTS + f
-        inside = (k < INPUTS)[:, None] & (f < OUTPUTS)
-        w = tl.load(weight + at, mask=inside, other=0.0)
-        r = w
-        if PRODUCTS == 3:
-            r = tl.load(rest + at, mask=inside, other=0.0)
-        place, have = row * INPUTS + k[None, :], present & (k < INPUTS)[None, :]
-        x, y = _halves_at(x_at, y_at, place, have, SPLIT, PRODUCTS)
-        if not SPLIT:
-            x, y = halves(activation(x, ACTIVATION), UP, PRODUCTS)
-        acc += chained_product(x, y, w, r, PRODUCTS)
-        if PAIR:
-            have = following & (k < INPUTS)[None, :]
-            x, y = _halves_at(x_at, y_at, place + A * INPUTS, have, SPLIT, PRODUCTS)
-            if not SPLIT:
-                x, y = halves(activation(x, ACTIVATION), UP, PRODUCTS)
-            second += chained_product(x, y, w, r, PRODUCTS)
+    begin, row, f = start.to(tl.int64), tl.arange(0, A)[:, None], _columns(BF, OUTPUTS)
+    present = row < number - start
+    x, y = inputs + begin * INPUTS, inputs_rest + begin * INPUTS
+    acc = _products(
+        x, y, weight, rest, row, present, f,
+        SPLIT, INPUTS, OUTPUTS, A, BK, BF, ACTIVATION, UP, PRODUCTS,
+    )  # fmt: skip
     b = tl.load(bias + f, mask=f < OUTPUTS, other=0.0)
     out = result + begin * OUTPUTS + (row * OUTPUTS + f)
     tl.store(out, acc * unit + b, mask=present & (f < OUTPUTS))
-    if PAIR:
-        tl.store(out + A * OUTPUTS, second * unit + b, mask=following & (f < OUTPUTS))
 
 
 @kernel
@@ -192,7 +208,6 @@ def last_layer_adjoint_kernel(
     A: tl.constexpr,
     BK: tl.constexpr,
     BF: tl.constexpr,
-    PAIR: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRODUCTS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
@@ -200,53 +215,28 @@ def last_layer_adjoint_kernel(
     """da2 = act'(a2) da3 W3^T in the place of a2.
 
     Args:
-        count, PAIR: as in `layer_kernel`.
+        count: as in `layer_kernel`.
         gradient: da3 (P, INPUTS).
         weight, rest, unit: of W3^T (INPUTS, OUTPUTS).
         middle: a2 (P, OUTPUTS), written over.
     """
     pdl_wait(USE_PDL)
-    strips: tl.constexpr = (OUTPUTS + BF - 1) // BF
-    tiles: tl.constexpr = 2 if PAIR else 1
     number = tl.load(count)
-    tile = tl.program_id(0) // strips * tiles
-    if tile * A >= number:
+    start = _start(A, BF, OUTPUTS)
+    if start >= number:
         return
-    begin = (tile * A).to(tl.int64)
-    row = tl.arange(0, A)[:, None]
-    present = row < number - tile * A
-    following = row + A < number - tile * A
-    f = ((tl.program_id(0) % strips) * BF + tl.arange(0, BF))[None, :]
-    acc = tl.zeros([A, BF], middle.dtype.element_ty)
-    second = acc
-    x_at = gradient + begin * INPUTS
-    for first in range(0, INPUTS, BK):
-        k = first + tl.arange(0, BK)
-        at = k[:, None] * OUTPUTS + f
-        inside = (k < INPUTS)[:, None] & (f < OUTPUTS)
-        w = tl.load(weight + at, mask=inside, other=0.0)
-        r = w
-        if PRODUCTS == 3:
-            r = tl.load(rest + at, mask=inside, other=0.0)
-        place = row * INPUTS + k[None, :]
-        x = tl.load(x_at + place, mask=present & (k < INPUTS)[None, :], other=0.0)
-        x, y = halves(x, UP_GRADIENT, PRODUCTS)
-        acc += chained_product(x, y, w, r, PRODUCTS)
-        if PAIR:
-            have = following & (k < INPUTS)[None, :]
-            x = tl.load(x_at + place + A * INPUTS, mask=have, other=0.0)
-            x, y = halves(x, UP_GRADIENT, PRODUCTS)
-            second += chained_product(x, y, w, r, PRODUCTS)
+    begin, row, f = start.to(tl.int64), tl.arange(0, A)[:, None], _columns(BF, OUTPUTS)
+    present = row < number - start
+    x = gradient + begin * INPUTS
+    acc = _products(
+        x, x, weight, rest, row, present, f,
+        False, INPUTS, OUTPUTS, A, BK, BF, "none", UP_GRADIENT, PRODUCTS,
+    )  # fmt: skip
     out, inside = middle + begin * OUTPUTS + (row * OUTPUTS + f), present & (f < OUTPUTS)
     steep = slope(tl.load(out, mask=inside, other=0.0), ACTIVATION)
     # All threads of this program must have loaded what is written over now.
     tl.debug_barrier()
     tl.store(out, acc * unit * steep, mask=inside)
-    if PAIR:
-        out, inside = out + A * OUTPUTS, following & (f < OUTPUTS)
-        steep = slope(tl.load(out, mask=inside, other=0.0), ACTIVATION)
-        tl.debug_barrier()
-        tl.store(out, second * unit * steep, mask=inside)
 
 
 @kernel
@@ -267,7 +257,6 @@ def middle_layer_adjoint_kernel(
     A: tl.constexpr,
     BK: tl.constexpr,
     BF: tl.constexpr,
-    PAIR: tl.constexpr,
     ACTIVATION: tl.constexpr,
     PRODUCTS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
@@ -279,33 +268,25 @@ def middle_layer_adjoint_kernel(
         gradient: da2 (P, 2F).
         weight, rest, unit: of W2^T (2F, F).
         result: da1 (P, F), written.
-        PAIR: not looked at.
     """
     pdl_wait(USE_PDL)
-    strips: tl.constexpr = (F + BF - 1) // BF
     number = tl.load(count)
-    if (tl.program_id(0) // strips) * A >= number:
+    start = _start(A, BF, F)
+    if start >= number:
         return
-    edge, valid = _places(number, A, strips)
-    row = edge.to(tl.int64)[:, None]
-    f = ((tl.program_id(0) % strips) * BF + tl.arange(0, BF))[None, :]
-    acc = tl.zeros([A, BF], result.dtype.element_ty)
-    for first in range(0, 2 * F, BK):
-        k = first + tl.arange(0, BK)
-        have = valid[:, None] & (k < 2 * F)[None, :]
-        x = tl.load(gradient + (row * (2 * F) + k[None, :]), mask=have, other=0.0)
-        x, y = halves(x, UP_GRADIENT, PRODUCTS)
-        at = k[:, None] * F + f
-        inside = (k < 2 * F)[:, None] & (f < F)
-        w = tl.load(weight + at, mask=inside, other=0.0)
-        r = w
-        if PRODUCTS == 3:
-            r = tl.load(rest + at, mask=inside, other=0.0)
-        acc += chained_product(x, y, w, r, PRODUCTS)
-    inside = valid[:, None] & (f < F)
+    begin, row, f = start.to(tl.int64), tl.arange(0, A)[:, None], _columns(BF, F)
+    present = row < number - start
+    x = gradient + begin * (2 * F)
+    acc = _products(
+        x, x, weight, rest, row, present, f,
+        False, 2 * F, F, A, BK, BF, "none", UP_GRADIENT, PRODUCTS,
+    )  # fmt: skip
+    edge = start + tl.arange(0, A)
+    valid = edge < number
     t, own, other, u = _ends(source, target, at_interval, from_centre, table, terms, edge, valid, F)
+    inside = present & (f < F)
     a1 = _first_layer(t, own, other, u, f, inside, F)
-    tl.store(result + (row * F + f), acc * unit * slope(a1, ACTIVATION), mask=inside)
+    tl.store(result + begin * F + (row * F + f), acc * unit * slope(a1, ACTIVATION), mask=inside)
 
 
 FEW = 16
@@ -326,7 +307,7 @@ def apply_layers(bound: LaunchPlan, number: int) -> None:
         num_warps=4,
         **bound.launch,
     )
-    _layer(bound, bound.shapes.edges_first, c.activated, second, c.middle, split=True)
+    _layer(bound, bound.shapes.edges, c.activated, second, c.middle, split=True)
     _layer(bound, bound.shapes.edges, (c.middle, c.middle), third, c.coefficients, split=False)
 
 
@@ -377,7 +358,7 @@ def _layer(
 
 
 def _grid(rows: int, outputs: int, s: Blocks) -> tuple[int]:
-    return (triton.cdiv(rows, (1 + s.paired) * s.atoms) * triton.cdiv(outputs, s.strip),)
+    return (triton.cdiv(rows, s.atoms) * triton.cdiv(outputs, s.strip),)
 
 
 def _first(bound: LaunchPlan, number: int) -> tuple[Tensor, ...]:
@@ -397,7 +378,6 @@ def _sizes(bound: LaunchPlan, s: Blocks) -> dict[str, Any]:
         "A": s.atoms,
         "BK": s.step,
         "BF": s.strip,
-        "PAIR": s.paired,
         "ACTIVATION": bound.model.config.activation,
         "PRODUCTS": bound.model.products,
         "num_warps": s.warps,

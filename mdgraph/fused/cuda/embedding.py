@@ -5,20 +5,18 @@ import triton.language as tl
 
 from mdgraph.fused.cuda.device import activation, product, slope
 from mdgraph.fused.cuda.edges import sum_moments
-from mdgraph.fused.cuda.products import (
-    contract,
-    contract_adjoint,
-    dense,
-    dense_adjoint,
-    mix,
+from mdgraph.fused.cuda.norms import (
+    add_invariants_adjoint,
+    invariants_of,
     standardized_adjoint,
     standardized_values,
+    store_invariants,
 )
+from mdgraph.fused.cuda.products import contract, contract_adjoint, dense, dense_adjoint, mix
 from mdgraph.fused.cuda.workspace import LaunchPlan, elementwise, sizes
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.models.kernels.algebra import (
     add,
-    add_invariants_adjoint,
     dot,
     dots,
     load,
@@ -26,7 +24,6 @@ from mdgraph.models.kernels.algebra import (
     normalized_adjoint,
     scale,
     store,
-    store_invariants,
     weigh,
 )
 from mdgraph.neighbors import NeighborRows
@@ -77,7 +74,7 @@ def gate_kernel(
     x = x * tl.load(norm + f, mask=have, other=0.0) + tl.load(shift + f, mask=have, other=0.0)
     inside = have[:, None] & (out < 2 * F)[None, :]
     place = f[:, None] * (2 * F) + out[None, :]
-    z = product(x, weight + place, rest + place, inside, PRODUCTS) * unit
+    z = product(x, weight + place, rest + place, inside, True, PRODUCTS) * unit
     z += tl.load(bias + out, mask=out < 2 * F, other=0.0)[None, :]
     place = atom[:, None] * (2 * F) + out[None, :]
     tl.store(z1 + place, z, mask=present & (out < 2 * F)[None, :])
@@ -90,10 +87,14 @@ def gated_kernel(
     result,
     invariants,
     charged,
-    atoms,
-    NORMALIZED: tl.constexpr,
+    gains,
+    shifts,
+    charged_gains,
+    charged_shifts,
     INVARIANTS: tl.constexpr,
     CHARGED: tl.constexpr,
+    atoms,
+    NORMALIZED: tl.constexpr,
     F: tl.constexpr,
     A: tl.constexpr,
     BF: tl.constexpr,
@@ -106,8 +107,9 @@ def gated_kernel(
         ungated: (N, 9, F).
         z2: (N, 3F).
         result: X0 / n (N, 9, F), written where NORMALIZED.
-        invariants, charged: t and t' (N, 3F), written where INVARIANTS and where CHARGED;
-            see `interaction`.
+        invariants, charged: layer norms of t and t' (N, 3F), written where INVARIANTS and where
+            CHARGED; see `messages`. Programs take whole rows then.
+        gains, shifts, charged_gains, charged_shifts: (3F,), weights of these norms.
         atoms: N.
     """
     pdl_wait(USE_PDL)
@@ -121,9 +123,9 @@ def gated_kernel(
     place = atom * (9 * F) + f
     x = weigh(load(ungated + place, F, inside), s, v, t)
     if INVARIANTS:
-        store_invariants(invariants + atom * (3 * F) + f, F, x, False, inside)
+        store_invariants(invariants, gains, shifts, atom, f, x, inside, False, F)
     if CHARGED:
-        store_invariants(charged + atom * (3 * F) + f, F, x, True, inside)
+        store_invariants(charged, charged_gains, charged_shifts, atom, f, x, inside, True, F)
     if NORMALIZED:
         x, _ = normalized(x)
         store(result + place, F, x, inside)
@@ -135,13 +137,17 @@ def gated_adjoint_kernel(
     residual,
     for_invariants,
     for_charged,
+    gains,
+    shifts,
+    charged_gains,
+    charged_shifts,
+    INVARIANTS: tl.constexpr,
+    CHARGED: tl.constexpr,
     ungated,
     for_ungated,
     z2,
     atoms,
     NORMALIZED: tl.constexpr,
-    INVARIANTS: tl.constexpr,
-    CHARGED: tl.constexpr,
     F: tl.constexpr,
     A: tl.constexpr,
     BF: tl.constexpr,
@@ -153,7 +159,9 @@ def gated_adjoint_kernel(
     Args:
         gradient, residual: (N, 9, F), where NORMALIZED, of X0 / n through the first mixing and
             through the residual.
-        for_invariants, for_charged: dt and dt' (N, 3F), where INVARIANTS and where CHARGED.
+        for_invariants, for_charged: (N, 3F), by the layer norms of t and t', where INVARIANTS
+            and where CHARGED.
+        gains, shifts, charged_gains, charged_shifts: as in `gated_kernel`.
         ungated, z2: as in `gated_kernel`; the gradient of z2 is written over it.
         for_ungated: (N, 9, F), gradient of `ungated`, written; may lie over it.
         atoms: N.
@@ -178,11 +186,9 @@ def gated_adjoint_kernel(
         g = add(load(gradient + place, F, inside), load(residual + place, F, inside))
         g = normalized_adjoint(g, y, inverse)
     if INVARIANTS:
-        t_at = for_invariants + atom * (3 * F) + f
-        g = add_invariants_adjoint(g, t_at, F, gated, False, inside)
+        g = add_invariants_adjoint(g, for_invariants, gains, atom, f, gated, inside, False, F)
     if CHARGED:
-        t_at = for_charged + atom * (3 * F) + f
-        g = add_invariants_adjoint(g, t_at, F, gated, True, inside)
+        g = add_invariants_adjoint(g, for_charged, charged_gains, atom, f, gated, inside, True, F)
     ds, dv, dt = dots(g, x)
     # All threads of this program must have loaded what is written over now.
     tl.debug_barrier()
@@ -223,17 +229,14 @@ def embed(bound: LaunchPlan, pairs: NeighborRows) -> None:
         dense(bound, s.dense, b.gate1, second, b.gate2, bound.model.config.activation)
     mix(bound, b.embedded, bound.model.mixing.weights, b.ungated)
     bound.model.branch.join()
-    gated_kernel[elementwise(bound)](
+    gated_kernel[elementwise(bound, 0)](
         b.ungated,
         b.gate2,
         b.inputs[0] if bound.layers else b.work,
-        b.invariants[0],
-        bound.tensornet2_invariants(0),
+        *invariants_of(bound, 0),
         atoms,
         bound.layers > 0,
-        b.counts(0),
-        bound.predicts(0),
-        **sizes(bound),
+        **sizes(bound, 0),
         ACTIVATION=bound.model.config.activation,
     )
 
@@ -242,19 +245,16 @@ def embed_adjoint(bound: LaunchPlan) -> None:
     """Gradient of the features to that of the moments."""
     weights, s, b = bound.model.embedding, bound.shapes, bound.buffers
     atoms, layers = bound.atoms, bound.layers > 0
-    gated_adjoint_kernel[elementwise(bound)](
+    gated_adjoint_kernel[elementwise(bound, 0)](
         b.changes[0] if layers else b.work,
         b.work,
-        b.for_invariants[0],
-        bound.for_tensornet2_invariants,
+        *invariants_of(bound, 0),
         b.ungated,
         b.for_ungated,
         b.gate2,
         atoms,
         layers,
-        b.counts(0),
-        bound.predicts(0),
-        **sizes(bound),
+        **sizes(bound, 0),
         ACTIVATION=bound.model.config.activation,
     )
     first, second = bound.model.gate

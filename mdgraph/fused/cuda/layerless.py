@@ -20,22 +20,23 @@ import triton
 import triton.language as tl
 
 from mdgraph.fused.backend import NetworkResult
-from mdgraph.fused.cuda.device import activation, multiplied, sigmoid, slope
-from mdgraph.fused.cuda.products import (
-    row_sums,
+from mdgraph.fused.cuda.device import activation, multiplied, slope
+from mdgraph.fused.cuda.norms import (
+    row_of,
+    rows_of_parts,
+    standardized_parts,
+    standardized_parts_adjoint,
     standardized_values,
     standardized_values_adjoint,
 )
-from mdgraph.fused.cuda.readout import activations_of
+from mdgraph.fused.cuda.products import tile_of_element
+from mdgraph.fused.cuda.readout import activations_of, energies_of
 from mdgraph.fused.cuda.weights import SplitFP16
 from mdgraph.fused.cuda.workspace import LaunchPlan, padded
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.models.kernels.algebra import add, dot, dots, load, scale, store, weigh
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-
-
-_EPSILON = tl.constexpr(1e-5)
 
 
 @triton.jit
@@ -102,47 +103,6 @@ def _three(x, matrix, rest, f, STRIDE: tl.constexpr, F: tl.constexpr, PRODUCTS: 
     )  # fmt: skip
 
 
-@triton.jit
-def _row(pointer, f, F: tl.constexpr):
-    """F numbers as a row."""
-    return tl.load(pointer + f, mask=f < F, other=0.0)[None, :]
-
-
-@triton.jit
-def _rows_of_parts(pointer, f, F: tl.constexpr):
-    """3F numbers as three rows."""
-    return _row(pointer, f, F), _row(pointer + F, f, F), _row(pointer + 2 * F, f, F)
-
-
-@triton.jit
-def _sums(x, y):
-    """Sums of x y over the 3F columns of three tiles each."""
-    return row_sums(x[0] * y[0] + x[1] * y[1] + x[2] * y[2])
-
-
-@triton.jit
-def _standardized_parts(x, within, F: tl.constexpr):
-    """`standardized_values` of rows of 3F numbers."""
-    mean = row_sums(x[0] + x[1] + x[2]) / (3 * F)
-    i = tl.where(within, x[0] - mean, 0.0)
-    j = tl.where(within, x[1] - mean, 0.0)
-    k = tl.where(within, x[2] - mean, 0.0)
-    inverse = 1.0 / tl.sqrt(_sums((i, j, k), (i, j, k)) / (3 * F) + _EPSILON)
-    return (i * inverse, j * inverse, k * inverse), inverse
-
-
-@triton.jit
-def _standardized_parts_adjoint(g, x, inverse, within, F: tl.constexpr):
-    """`standardized_values_adjoint` of rows of 3F numbers."""
-    mean = row_sums(g[0] + g[1] + g[2]) / (3 * F)
-    along = _sums(g, x) / (3 * F)
-    return (
-        tl.where(within, inverse * (g[0] - mean - x[0] * along), 0.0),
-        tl.where(within, inverse * (g[1] - mean - x[1] * along), 0.0),
-        tl.where(within, inverse * (g[2] - mean - x[2] * along), 0.0),
-    )
-
-
 @kernel
 def layerless_features_kernel(
     members, elements, moments,
@@ -171,10 +131,7 @@ def layerless_features_kernel(
         features, z1, z2: X (N, 9, F), (N, 2F), (N, 3F), written.
     """
     pdl_wait(USE_PDL)
-    member = tl.load(members + tl.program_id(0) * A + tl.arange(0, A))
-    present = (member >= 0)[:, None]
-    atom = tl.maximum(member, 0).to(tl.int64)[:, None]
-    element = tl.load(elements + tl.program_id(0))
+    atom, present, element = tile_of_element(members, elements, tl.program_id(0), A)
     f = tl.arange(0, FP)
     within = (f < F)[None, :]
 
@@ -190,16 +147,16 @@ def layerless_features_kernel(
         m = load(moments + atom * (9 * Q) + q[None, :], Q, present & (q < Q)[None, :])
         x = add(x, _by_parts(m, scalar, vector, tensor, PRODUCTS))
     x = scale(x, contraction_unit)
-    itself = _row(own + element * F, f, F)
+    itself = row_of(own + element * F, f, F)
     x = (x[0] + itself, x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8])
     store(features + atom * (9 * F) + f[None, :], F, x, present & within)
 
     inputs, _ = standardized_values(dot(x, x), within, F)
-    inputs = inputs * _row(gain, f, F) + _row(shift, f, F)
+    inputs = inputs * row_of(gain, f, F) + row_of(shift, f, F)
     a = _by(inputs, _block(first, first_rest, f, f, 2 * F, F, F, PRODUCTS), PRODUCTS)
     b = _by(inputs, _block(first + F, first_rest + F, f, f, 2 * F, F, F, PRODUCTS), PRODUCTS)
-    a = a * first_unit + _row(first_bias, f, F)
-    b = b * first_unit + _row(first_bias + F, f, F)
+    a = a * first_unit + row_of(first_bias, f, F)
+    b = b * first_unit + row_of(first_bias + F, f, F)
     here = z1 + atom * (2 * F) + f[None, :]
     tl.store(here, a, mask=present & within)
     tl.store(here + F, b, mask=present & within)
@@ -208,7 +165,7 @@ def layerless_features_kernel(
     for part in tl.static_range(3):
         at = part * F
         z = _two(a, b, second + at, second_rest + at, f, 3 * F, F, PRODUCTS) * second_unit
-        tl.store(here + at, z + _row(second_bias + at, f, F), mask=present & within)
+        tl.store(here + at, z + row_of(second_bias + at, f, F), mask=present & within)
 
 
 @kernel
@@ -264,28 +221,19 @@ def layerless_readout_kernel(
     y = scale(_mixed(x, mixing, mixing_rest, f, F, PRODUCTS), mixing_unit)
     ys, yv, yt = dots(y, y)
 
-    invariants, inverse = _standardized_parts((s * s * ys, v * v * yv, t * t * yt), within, F)
-    by_gains, by_shifts = _rows_of_parts(gains, f, F), _rows_of_parts(shifts, f, F)
+    invariants, inverse = standardized_parts((s * s * ys, v * v * yv, t * t * yt), within, F)
+    by_gains, by_shifts = rows_of_parts(gains, f, F), rows_of_parts(shifts, f, F)
     i = invariants[0] * by_gains[0] + by_shifts[0]
     j = invariants[1] * by_gains[1] + by_shifts[1]
     k = invariants[2] * by_gains[2] + by_shifts[2]
     z = _three((i, j, k), linear, linear_rest, f, F, F, PRODUCTS)
-    z = z * linear_unit + _row(linear_bias, f, F)
+    z = z * linear_unit + row_of(linear_bias, f, F)
     h = _by(activation(z, READ), _block(hidden, hidden_rest, f, w, W, F, W, PRODUCTS), PRODUCTS)
-    h = h * hidden_unit + _row(hidden_bias, w, W)
-    u = tl.where((w < W)[None, :], activation(h, HIDDEN), 0.0)
-    row = _row(last, w, W)
-    value = row_sums(u * row) + tl.load(ends)
-    energy = value.to(tl.float64)
-    if GATED:
-        other = _row(last + W, w, W)
-        gate = sigmoid(row_sums(u * other) + tl.load(ends + 1))
-        energy *= gate
-        row = gate * row + value * gate * (1.0 - gate) * other
+    h = h * hidden_unit + row_of(hidden_bias, w, W)
+    energy, g = energies_of(h, last, ends, w, W, HIDDEN, GATED)
     energy += tl.load(constant + atom, mask=present, other=0.0)
     tl.store(energies + atom, energy, mask=present)
 
-    g = row * slope(h, HIDDEN)
     g = _by(g, _block(hidden_back, hidden_back_rest, w, f, F, W, F, PRODUCTS), PRODUCTS)
     g = g * hidden_back_unit * slope(z, READ)
     i = _by(g, _block(linear_back, linear_back_rest, f, f, 3 * F, F, F, PRODUCTS), PRODUCTS)
@@ -295,7 +243,7 @@ def layerless_readout_kernel(
     i *= linear_back_unit * by_gains[0]
     j *= linear_back_unit * by_gains[1]
     k *= linear_back_unit * by_gains[2]
-    i, j, k = _standardized_parts_adjoint((i, j, k), invariants, inverse, within, F)
+    i, j, k = standardized_parts_adjoint((i, j, k), invariants, inverse, within, F)
     i, j, k = 2.0 * s * i, 2.0 * v * j, 2.0 * t * k
     # All threads of this program must have loaded what is written over now.
     tl.debug_barrier()
@@ -332,10 +280,7 @@ def layerless_moments_kernel(
         others: as there.
     """
     pdl_wait(USE_PDL)
-    member = tl.load(members + tl.program_id(0) * A + tl.arange(0, A))
-    present = (member >= 0)[:, None]
-    atom = tl.maximum(member, 0).to(tl.int64)[:, None]
-    element = tl.load(elements + tl.program_id(0))
+    atom, present, element = tile_of_element(members, elements, tl.program_id(0), A)
     f = tl.arange(0, FP)
     within = (f < F)[None, :]
     inside = present & within
@@ -352,7 +297,7 @@ def layerless_moments_kernel(
     a *= _three(z, second_back, second_back_rest, f, 2 * F, F, PRODUCTS)
     b *= _three(z, second_back + F, second_back_rest + F, f, 2 * F, F, PRODUCTS)
     g = _two(a, b, first_back, first_back_rest, f, F, F, PRODUCTS)
-    g = g * first_back_unit * _row(gain, f, F)
+    g = g * first_back_unit * row_of(gain, f, F)
     x = load(features + atom * (9 * F) + f[None, :], F, inside)
     squares, deviation = standardized_values(dot(x, x), within, F)
     g = standardized_values_adjoint(g, squares, deviation, within, F)

@@ -35,12 +35,12 @@ from mdgraph.fused.cuda.edge_network import (
     weigh_edges,
     weigh_edges_adjoint,
 )
+from mdgraph.fused.cuda.norms import add_invariants_adjoint, invariants_of, store_invariants
 from mdgraph.fused.cuda.products import mix
 from mdgraph.fused.cuda.workspace import Blocks, LaunchPlan, elementwise, sizes
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.models.kernels.algebra import (
     add,
-    add_invariants_adjoint,
     load,
     normalized,
     normalized_adjoint,
@@ -50,7 +50,6 @@ from mdgraph.models.kernels.algebra import (
     square,
     square_adjoint,
     store,
-    store_invariants,
     summed,
     weigh,
     widened,
@@ -324,10 +323,14 @@ def update_kernel(
     result,
     invariants,
     charged,
-    atoms,
-    NORMALIZED: tl.constexpr,
+    gains,
+    shifts,
+    charged_gains,
+    charged_shifts,
     INVARIANTS: tl.constexpr,
     CHARGED: tl.constexpr,
+    atoms,
+    NORMALIZED: tl.constexpr,
     F: tl.constexpr,
     A: tl.constexpr,
     BF: tl.constexpr,
@@ -339,7 +342,9 @@ def update_kernel(
         features, change: Xn, C (N, 9, F).
         charge: q (N,).
         result: X' / n' (N, 9, F), written where NORMALIZED.
-        invariants, charged: t and t' (N, 3F), written where INVARIANTS and where CHARGED.
+        invariants, charged: layer norms of t and t' (N, 3F), written where INVARIANTS and where
+            CHARGED. Programs take whole rows then.
+        gains, shifts, charged_gains, charged_shifts: (3F,), weights of these norms.
         atoms: N.
     """
     pdl_wait(USE_PDL)
@@ -351,9 +356,9 @@ def update_kernel(
     c = load(change + place, F, inside)
     x = add(add(load(features + place, F, inside), c), scale(square(c), q))
     if INVARIANTS:
-        store_invariants(invariants + atom * (3 * F) + f, F, x, False, inside)
+        store_invariants(invariants, gains, shifts, atom, f, x, inside, False, F)
     if CHARGED:
-        store_invariants(charged + atom * (3 * F) + f, F, x, True, inside)
+        store_invariants(charged, charged_gains, charged_shifts, atom, f, x, inside, True, F)
     if NORMALIZED:
         x, _ = normalized(x)
         store(result + place, F, x, inside)
@@ -365,14 +370,18 @@ def update_adjoint_kernel(
     residual,
     for_invariants,
     for_charged,
+    gains,
+    shifts,
+    charged_gains,
+    charged_shifts,
+    INVARIANTS: tl.constexpr,
+    CHARGED: tl.constexpr,
     features,
     change,
     for_change,
     charge,
     atoms,
     NORMALIZED: tl.constexpr,
-    INVARIANTS: tl.constexpr,
-    CHARGED: tl.constexpr,
     F: tl.constexpr,
     A: tl.constexpr,
     BF: tl.constexpr,
@@ -384,7 +393,9 @@ def update_adjoint_kernel(
         gradient: (N, 9, F), where NORMALIZED, of X' / n' through the next mixing.
         residual: (N, 9, F), where NORMALIZED, of X' / n' through the next residual; dX' is
             written over it.
-        for_invariants, for_charged: dt and dt' (N, 3F), where INVARIANTS and where CHARGED.
+        for_invariants, for_charged: (N, 3F), by the layer norms of t and t', where INVARIANTS
+            and where CHARGED.
+        gains, shifts, charged_gains, charged_shifts: as in `update_kernel`.
         features, change, charge: Xn, C, q. Xn may lie in `residual` where there is nothing to
             read.
         for_change: dC (N, 9, F), written; may lie over C.
@@ -404,11 +415,9 @@ def update_adjoint_kernel(
         g = add(load(residual + place, F, inside), load(gradient + place, F, inside))
         g = normalized_adjoint(g, y, inverse)
     if INVARIANTS:
-        t_at = for_invariants + atom * (3 * F) + f
-        g = add_invariants_adjoint(g, t_at, F, x, False, inside)
+        g = add_invariants_adjoint(g, for_invariants, gains, atom, f, x, inside, False, F)
     if CHARGED:
-        t_at = for_charged + atom * (3 * F) + f
-        g = add_invariants_adjoint(g, t_at, F, x, True, inside)
+        g = add_invariants_adjoint(g, for_charged, charged_gains, atom, f, x, inside, True, F)
     dc = add(g, square_adjoint(scale(g, q), c))
     # All threads of this program must have loaded what is written over now.
     tl.debug_barrier()
@@ -495,18 +504,15 @@ def interact(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
         bound.model.branch.join()
         send(bound, pairs, number)
     mix(bound, b.operands, after.weights, b.changes[number])
-    update_kernel[elementwise(bound)](
+    update_kernel[elementwise(bound, number + 1)](
         b.inputs[number],
         b.changes[number],
         bound.charge,
         b.inputs[min(number + 1, last)],
-        b.invariants[number + 1],
-        bound.tensornet2_invariants(number + 1),
+        *invariants_of(bound, number + 1),
         bound.atoms,
         number < last,
-        b.counts(number + 1),
-        bound.predicts(number + 1),
-        **sizes(bound),
+        **sizes(bound, number + 1),
     )
 
 
@@ -514,20 +520,17 @@ def turn_back(bound: LaunchPlan, number: int) -> None:
     """From the gradient by the result of a layer to dM, which its adjoint reads of all rows."""
     b, last = bound.buffers, bound.layers - 1
     _, after = bound.model.layers[number]
-    update_adjoint_kernel[elementwise(bound)](
+    update_adjoint_kernel[elementwise(bound, number + 1)](
         b.changes[min(number + 1, last)],
         b.work,
-        b.for_invariants[number + 1],
-        bound.for_tensornet2_invariants,
+        *invariants_of(bound, number + 1),
         b.inputs[number],
         b.changes[number],
         b.for_changes[number],
         bound.charge,
         bound.atoms,
         number < last,
-        b.counts(number + 1),
-        bound.predicts(number + 1),
-        **sizes(bound),
+        **sizes(bound, number + 1),
     )
     mix(bound, b.for_changes[number], after.transposed, b.last)
     product_adjoint_kernel[elementwise(bound)](

@@ -193,16 +193,18 @@ def _between(
     if bound.model.charged is not None:
         with branch.fork():  # `embed` joins it
             pack_edges(bound, network_rows)
-            if coulomb_list is not None:
-                select_pairs(bound, coulomb_list)
     embed(bound, network_rows)
     for number in range(bound.layers):
         mix_features(bound, number)
+        if coulomb_list is not None and number == 0:
+            select_pairs(bound, coulomb_list)  # beside the edge network
         yield bound.buffers.mixed[number]
         send_interior(bound, network_rows, number)
         yield bound.buffers.mixed[number]
         interact(bound, network_rows, number)
     if coulomb_list is not None:
+        if bound.layers == 0:
+            select_pairs(bound, coulomb_list)
         with branch.fork():
             predict(bound, bound.layers)
     read_out(bound, result)

@@ -1,4 +1,4 @@
-"""Matrix products, dense layers and layer normalisation on CUDA, with their adjoints.
+"""Matrix products and dense layers on CUDA, with their adjoints.
 
 A program takes a tile of atoms or rows and a strip of the result's channels. The strips of a
 tile follow each other, so its rows are read from memory once.
@@ -11,10 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mdgraph.fused.cuda.device import activation, product, slope
+from mdgraph.fused.cuda.device import activation, product, read, slope
 from mdgraph.fused.cuda.weights import Dense, SplitFP16
-from mdgraph.fused.cuda.workspace import Blocks, LaunchPlan, padded
-from mdgraph.fused.weights import Linear
+from mdgraph.fused.cuda.workspace import Blocks, LaunchPlan
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
 
 
@@ -25,6 +24,13 @@ def part_of(component):
 
 
 @triton.jit
+def tile_of_element(members, elements, tile, A: tl.constexpr):
+    """Atoms (A, 1) int64 of a tile, which of them there are, and their element; see `Tiles`."""
+    member = tl.load(members + tile * A + tl.arange(0, A))[:, None]
+    return tl.maximum(member, 0).to(tl.int64), member >= 0, tl.load(elements + tile)
+
+
+@triton.jit
 def _shares(strips):
     """Tile of atoms, component and strip of a program.
 
@@ -32,6 +38,53 @@ def _shares(strips):
     """
     share = tl.program_id(0) % (9 * strips)
     return tl.program_id(0) // (9 * strips), share // strips, share % strips
+
+
+@triton.jit
+def rows_by(
+    rows,
+    present,
+    weight,
+    rest,
+    f,
+    KIND: tl.constexpr,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    STRIDE: tl.constexpr,
+    A: tl.constexpr,
+    BK: tl.constexpr,
+    BF: tl.constexpr,
+    PAIR: tl.constexpr,
+    MASKED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRODUCTS: tl.constexpr,
+):
+    """Scaled act(x) W (A, BF) of a tile of rows, and with PAIR that for the following columns.
+
+    Two strips share what is read and split of x, and are summed one after the other.
+
+    Args:
+        rows: pointers (A, 1) to x.
+        present: (A, 1), which rows are read where MASKED; else all are.
+        weight, rest: halves of W (INPUTS, OUTPUTS), whose rows lie STRIDE apart.
+        f: columns (1, BF).
+        KIND: type of the sums.
+        MASKED: see Blocks.
+    """
+    masked: tl.constexpr = MASKED or INPUTS % BK != 0
+    narrow: tl.constexpr = masked or OUTPUTS % (2 * BF if PAIR else BF) != 0
+    acc = tl.zeros([A, BF], KIND)
+    second = acc
+    for first in range(0, INPUTS, BK):
+        k = first + tl.arange(0, BK)
+        x = read(rows + k[None, :], present & (k < INPUTS)[None, :], masked)
+        x = activation(x, ACTIVATION)
+        at, inside = k[:, None] * STRIDE + f, (k < INPUTS)[:, None] & (f < OUTPUTS)
+        acc += product(x, weight + at, rest + at, inside, narrow, PRODUCTS)
+        if PAIR:
+            at, inside = at + BF, (k < INPUTS)[:, None] & (f + BF < OUTPUTS)
+            second += product(x, weight + at, rest + at, inside, narrow, PRODUCTS)
+    return acc, second
 
 
 @kernel
@@ -46,6 +99,8 @@ def mixing_kernel(
     A: tl.constexpr,
     BK: tl.constexpr,
     BF: tl.constexpr,
+    PAIR: tl.constexpr,
+    MASKED: tl.constexpr,
     PRODUCTS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
@@ -56,24 +111,23 @@ def mixing_kernel(
         weights, rest, unit: halves of W (3, F, F), [part, in, out].
         result: Y (N, 9, F), written, in a type that may be shorter.
         atoms: N.
+        PAIR: whether a program takes two strips.
     """
     pdl_wait(USE_PDL)
-    tile, component, strip = _shares((F + BF - 1) // BF)
-    atom = (tile * A + tl.arange(0, A)).to(tl.int64)
-    f = strip * BF + tl.arange(0, BF)
-    present = (atom < atoms)[:, None]
-    x = features + atom[:, None] * (9 * F) + component * F
-    w = part_of(component) * (F * F) + f[None, :]
-    acc = tl.zeros([A, BF], tl.float32 if PRODUCTS > 0 else features.dtype.element_ty)
-    for first in range(0, F, BK):
-        k = first + tl.arange(0, BK)
-        left = tl.load(x + k[None, :], mask=present & (k < F)[None, :], other=0.0)
-        inside = (k < F)[:, None] & (f < F)[None, :]
-        at = w + k[:, None] * F
-        acc += product(left, weights + at, rest + at, inside, PRODUCTS)
-    acc *= unit
-    y = result + atom[:, None] * (9 * F) + component * F + f[None, :]
-    tl.store(y, acc, mask=present & (f < F)[None, :])
+    width: tl.constexpr = 2 * BF if PAIR else BF
+    tile, component, strip = _shares((F + width - 1) // width)
+    atom = (tile * A + tl.arange(0, A)).to(tl.int64)[:, None]
+    f = (strip * width + tl.arange(0, BF))[None, :]
+    w = part_of(component) * (F * F)
+    kind = tl.float32 if PRODUCTS > 0 else features.dtype.element_ty
+    sums = rows_by(
+        features + tl.minimum(atom, atoms - 1) * (9 * F) + component * F, atom < atoms,
+        weights + w, rest + w, f, kind, F, F, F, A, BK, BF, PAIR, MASKED, "none", PRODUCTS,
+    )  # fmt: skip
+    for part in tl.static_range(2 if PAIR else 1):
+        own = f + part * BF
+        y = result + atom * (9 * F) + component * F + own
+        tl.store(y, sums[part] * unit, mask=(atom < atoms) & (own < F))
 
 
 @kernel
@@ -106,24 +160,16 @@ def contraction_kernel(
     """
     pdl_wait(USE_PDL)
     tile, component, strip = _shares((F + BF - 1) // BF)
-    f = strip * BF + tl.arange(0, BF)
-    member = tl.load(members + tile * A + tl.arange(0, A))
-    present = (member >= 0)[:, None]
-    atom = tl.maximum(member, 0).to(tl.int64)
-    element = tl.load(elements + tile)
-    m = moments + atom[:, None] * (9 * Q) + component * Q
-    w = (element * Q * 3 + part_of(component)) * F + f[None, :]
+    f = (strip * BF + tl.arange(0, BF))[None, :]
+    atom, present, element = tile_of_element(members, elements, tile, A)
+    w = (element * Q * 3 + part_of(component)) * F
     itself = tl.load(own + element * F + f, mask=(f < F) & (component == 0), other=0.0)
-    acc = tl.zeros([A, BF], features.dtype.element_ty)
-    for first in range(0, Q, BK):
-        q = first + tl.arange(0, BK)
-        left = tl.load(m + q[None, :], mask=present & (q < Q)[None, :], other=0.0)
-        inside = (q < Q)[:, None] & (f < F)[None, :]
-        at = w + q[:, None] * (3 * F)
-        acc += product(left, weights + at, rest + at, inside, PRODUCTS)
-    acc = acc * unit + itself[None, :]
-    x = features + atom[:, None] * (9 * F) + component * F + f[None, :]
-    tl.store(x, acc, mask=present & (f < F)[None, :])
+    acc, _ = rows_by(
+        moments + atom * (9 * Q) + component * Q, present, weights + w, rest + w, f,
+        features.dtype.element_ty, Q, F, 3 * F, A, BK, BF, False, True, "none", PRODUCTS,
+    )  # fmt: skip
+    x = features + atom * (9 * F) + component * F + f
+    tl.store(x, acc * unit + itself, mask=present & (f < F))
 
 
 @kernel
@@ -158,11 +204,8 @@ def contraction_adjoint_kernel(
     pdl_wait(USE_PDL)
     tile, component, strip = _shares((Q + BF - 1) // BF)
     q = strip * BF + tl.arange(0, BF)
-    member = tl.load(members + tile * A + tl.arange(0, A))
-    present = (member >= 0)[:, None]
-    atom = tl.maximum(member, 0).to(tl.int64)
-    element = tl.load(elements + tile)
-    place = atom[:, None] * (9 * F) + component * F
+    atom, present, element = tile_of_element(members, elements, tile, A)
+    place = atom * (9 * F) + component * F
     w = (element * 3 + part_of(component)) * (F * Q) + q[None, :]
     acc = tl.zeros([A, BF], adjoint.dtype.element_ty)
     for first in range(0, F, BK):
@@ -170,12 +213,12 @@ def contraction_adjoint_kernel(
         have = present & (f < F)[None, :]
         left = tl.load(gradient + place + f[None, :], mask=have, other=0.0)
         x = tl.load(features + place + f[None, :], mask=have, other=0.0)
-        left += 2.0 * x * tl.load(for_squares + atom[:, None] * F + f[None, :], have, other=0.0)
+        left += 2.0 * x * tl.load(for_squares + atom * F + f[None, :], have, other=0.0)
         inside = (f < F)[:, None] & (q < Q)[None, :]
         at = w + f[:, None] * Q
-        acc += product(left, weights + at, rest + at, inside, PRODUCTS)
+        acc += product(left, weights + at, rest + at, inside, True, PRODUCTS)
     acc *= unit
-    d = adjoint + atom[:, None] * (9 * Q) + component * Q + q[None, :]
+    d = adjoint + atom * (9 * Q) + component * Q + q[None, :]
     tl.store(d, acc, mask=present & (q < Q)[None, :])
 
 
@@ -218,14 +261,11 @@ def dense_kernel(
     row = tl.arange(0, A)[:, None]
     f = ((tl.program_id(0) % strips) * BF + tl.arange(0, BF))[None, :]
     present = row < number - tile * A
-    acc = tl.zeros([A, BF], result.dtype.element_ty)
-    for first in range(0, INPUTS, BK):
-        k = first + tl.arange(0, BK)
-        have = present & (k < INPUTS)[None, :]
-        x = tl.load(inputs + begin * INPUTS + row * INPUTS + k[None, :], mask=have, other=0.0)
-        at = k[:, None] * OUTPUTS + f
-        inside = (k < INPUTS)[:, None] & (f < OUTPUTS)
-        acc += product(activation(x, ACTIVATION), weight + at, rest + at, inside, PRODUCTS)
+    acc, _ = rows_by(
+        inputs + begin * INPUTS + row * INPUTS, present, weight, rest, f,
+        result.dtype.element_ty,
+        INPUTS, OUTPUTS, OUTPUTS, A, BK, BF, False, True, ACTIVATION, PRODUCTS,
+    )  # fmt: skip
     acc = acc * unit + tl.load(bias + f, mask=f < OUTPUTS, other=0.0)
     tl.store(result + begin * OUTPUTS + (row * OUTPUTS + f), acc, mask=present & (f < OUTPUTS))
 
@@ -266,14 +306,11 @@ def dense_adjoint_kernel(
     row = tl.arange(0, A)[:, None]
     f = ((tl.program_id(0) % strips) * BF + tl.arange(0, BF))[None, :]
     present = row < number - tile * A
-    acc = tl.zeros([A, BF], inputs.dtype.element_ty)
-    for first in range(0, OUTPUTS, BK):
-        k = first + tl.arange(0, BK)
-        have = present & (k < OUTPUTS)[None, :]
-        g = tl.load(gradient + begin * OUTPUTS + row * OUTPUTS + k[None, :], mask=have, other=0.0)
-        at = k[:, None] * INPUTS + f
-        inside = (k < OUTPUTS)[:, None] & (f < INPUTS)
-        acc += product(g, weight + at, rest + at, inside, PRODUCTS)
+    acc, _ = rows_by(
+        gradient + begin * OUTPUTS + row * OUTPUTS, present, weight, rest, f,
+        inputs.dtype.element_ty,
+        OUTPUTS, INPUTS, INPUTS, A, BK, BF, False, True, "none", PRODUCTS,
+    )  # fmt: skip
     acc *= unit
     inside = present & (f < INPUTS)
     place = begin * INPUTS + (row * INPUTS + f)
@@ -284,102 +321,11 @@ def dense_adjoint_kernel(
     tl.store(inputs + place, acc, mask=inside)
 
 
-_EPSILON = tl.constexpr(1e-5)
-
-
-@triton.jit
-def row_sums(x):
-    """Sums of the rows of (A, F) as (A, 1)."""
-    return tl.sum(x, 1)[:, None]
-
-
-@triton.jit
-def standardized_values(x, inside, number: tl.constexpr):
-    """(x - mean) / deviation of each row (A, F), and 1 / deviation (A, 1).
-
-    Args:
-        x: zero outside.
-        inside: which of its columns count.
-        number: how many do.
-    """
-    mean = row_sums(x) / number
-    centred = tl.where(inside, x - mean, 0.0)
-    variance = row_sums(centred * centred) / number
-    inverse = 1.0 / tl.sqrt(variance + _EPSILON)
-    return centred * inverse, inverse
-
-
-@triton.jit
-def standardized_values_adjoint(gradient, x, inverse, inside, number: tl.constexpr):
-    """From the gradient of the standardized x (zero outside) to that of what it was made of."""
-    mean = row_sums(gradient) / number
-    along = row_sums(gradient * x) / number
-    return tl.where(inside, inverse * (gradient - mean - x * along), 0.0)
-
-
-@kernel
-def standardized_kernel(
-    rows,
-    norm,
-    shift,
-    result,
-    INPUTS: tl.constexpr,
-    PADDED: tl.constexpr,
-    USE_PDL: tl.constexpr = False,
-):
-    """Layer normalisation, one row a program.
-
-    Args:
-        rows: (N, INPUTS).
-        norm, shift: (INPUTS,), weight and bias of the normalisation.
-        result: (N, INPUTS), written.
-    """
-    pdl_wait(USE_PDL)
-    row = (tl.program_id(0) + tl.arange(0, 1)).to(tl.int64)[:, None] * INPUTS
-    k = tl.arange(0, PADDED)[None, :]
-    have = k < INPUTS
-    x, _ = standardized_values(tl.load(rows + row + k, mask=have, other=0.0), have, INPUTS)
-    x *= tl.load(norm + k, mask=have, other=0.0)
-    tl.store(result + row + k, x + tl.load(shift + k, mask=have, other=0.0), mask=have)
-
-
-@kernel
-def standardized_adjoint_kernel(
-    gradient,
-    rows,
-    norm,
-    result,
-    INPUTS: tl.constexpr,
-    PADDED: tl.constexpr,
-    ADDED: tl.constexpr,
-    USE_PDL: tl.constexpr = False,
-):
-    """From the gradient of `standardized_kernel`'s result to that of its rows.
-
-    Args:
-        gradient: (N, INPUTS).
-        rows, norm: as there.
-        result: (N, INPUTS), written, or added to where ADDED; may be `gradient` or `rows`.
-    """
-    pdl_wait(USE_PDL)
-    row = (tl.program_id(0) + tl.arange(0, 1)).to(tl.int64)[:, None] * INPUTS
-    k = tl.arange(0, PADDED)[None, :]
-    have = k < INPUTS
-    g = tl.load(gradient + row + k, mask=have, other=0.0)
-    g *= tl.load(norm + k, mask=have, other=0.0)
-    x, inverse = standardized_values(tl.load(rows + row + k, mask=have, other=0.0), have, INPUTS)
-    g = standardized_values_adjoint(g, x, inverse, have, INPUTS)
-    if ADDED:
-        g += tl.load(result + row + k, mask=have, other=0.0)
-    # All threads of this program must have loaded what is written over now.
-    tl.debug_barrier()
-    tl.store(result + row + k, g, mask=have)
-
-
 def mix(bound: LaunchPlan, x: Tensor, weights: SplitFP16, result: Tensor) -> None:
     """Mixes channels of X (N, 9, F) part by part."""
     s, channels = bound.shapes.mixing, bound.channels
-    grid = (triton.cdiv(len(x), s.atoms) * 9 * triton.cdiv(channels, s.strip),)
+    strips = triton.cdiv(channels, (1 + s.paired) * s.strip)
+    grid = (triton.cdiv(len(x), s.atoms) * 9 * strips,)
     mixing_kernel[grid](
         x,
         weights.hi,
@@ -388,7 +334,10 @@ def mix(bound: LaunchPlan, x: Tensor, weights: SplitFP16, result: Tensor) -> Non
         result,
         len(x),
         channels,
-        **_sizes(bound, s, weights),
+        BF=s.strip,
+        PAIR=s.paired,
+        MASKED=s.masked,
+        **sizes_of_product(bound, s, weights),
     )
 
 
@@ -415,7 +364,8 @@ def dense(
         inputs,
         outputs,
         ACTIVATION=activation,
-        **_sizes(bound, s, layer.weight),
+        BF=s.strip,
+        **sizes_of_product(bound, s, layer.weight),
     )
 
 
@@ -441,38 +391,8 @@ def dense_adjoint(
         inputs,
         outputs,
         ACTIVATION=activation,
-        **_sizes(bound, s, layer.transposed),
-    )
-
-
-def standardized(bound: LaunchPlan, x: Tensor, norm: Linear, result: Tensor) -> None:
-    """Layer normalisation of rows."""
-    inputs = x.shape[1]
-    standardized_kernel[(len(x),)](
-        x, norm.weight, norm.bias, result, inputs, padded(inputs), num_warps=1, **bound.launch
-    )
-
-
-def standardized_adjoint(
-    bound: LaunchPlan,
-    gradient: Tensor,
-    x: Tensor,
-    norm: Linear,
-    result: Tensor,
-    added: bool = False,
-) -> None:
-    """Gradient by rows from that by their layer normalisation."""
-    inputs = x.shape[1]
-    standardized_adjoint_kernel[(len(x),)](
-        gradient,
-        x,
-        norm.weight,
-        result,
-        inputs,
-        padded(inputs),
-        added,
-        num_warps=1,
-        **bound.launch,
+        BF=s.strip,
+        **sizes_of_product(bound, s, layer.transposed),
     )
 
 
@@ -490,7 +410,8 @@ def contract(bound: LaunchPlan) -> None:
         b.embedded,
         bound.elements * bound.model.functions,
         channels,
-        **_sizes(bound, s, bound.contraction),
+        BF=s.strip,
+        **sizes_of_product(bound, s, bound.contraction),
     )
 
 
@@ -510,19 +431,20 @@ def contract_adjoint(bound: LaunchPlan) -> None:
         b.moments,
         functions,
         channels,
-        **_sizes(bound, s, bound.contraction_transposed),
+        BF=s.strip,
+        **sizes_of_product(bound, s, bound.contraction_transposed),
     )
 
 
-def _sizes(bound: LaunchPlan, s: Blocks, weights: SplitFP16) -> dict[str, Any]:
-    """Arguments of every launch of a product."""
+def sizes_of_product(bound: LaunchPlan, s: Blocks, weights: SplitFP16) -> dict[str, Any]:
+    """Arguments of every launch of a product, but for those of strips."""
     split = weights.hi.dtype == torch.float16
     return {
         "A": s.atoms,
         "BK": s.step,
-        "BF": s.strip,
         "PRODUCTS": bound.model.products if split else 0,
         "num_warps": s.warps,
         "num_stages": s.stages,
+        "maxnreg": s.registers,
         **bound.launch,
     }

@@ -92,8 +92,7 @@ class Workspace:
         for_changes: (N, 9, F) for each layer, dC, in the place of C; where features are rounded,
             in float16 in that of dM, as is the gradient of `ungated`.
         for_ungated: (N, 9, F), see there.
-        invariants: (N, 3F) for each stage, t; one buffer in `last`, see `counts`.
-        for_invariants: (N, 3F), their layer norm, then their gradient; in `last`.
+        invariants: (N, 3F), layer norm of t of the last stage, then its gradient; in `last`.
         linear: (N, F), z0 of the readout; in `last`.
         for_norm: (N, F), gradient of the normalised squares; in `work`.
         hidden: (N, W) for each hidden layer of the readout.
@@ -160,11 +159,10 @@ class Workspace:
         place = self.messages[0].flatten() if fits else empty(atoms * 9 * functions)
         self.moments = place[: atoms * 9 * functions].view(atoms, 9, functions)
         self.for_norm = self.work.flatten()[: atoms * channels].view(atoms, channels)
-        own, gradient, linear, rest = self.last.flatten().split(
-            [atoms * channels * part for part in (3, 3, 1, 2)]
+        own, linear, rest = self.last.flatten().split(
+            [atoms * channels * part for part in (3, 1, 5)]
         )
-        self.invariants = [own.view(atoms, 3 * channels)] * (layers + 1)
-        self.for_invariants = [gradient.view(atoms, 3 * channels)] * (layers + 1)
+        self.invariants = own.view(atoms, 3 * channels)
         self.linear = linear.view(atoms, channels)
         rest = rest if atoms * sum(hidden) <= len(rest) else empty(atoms * sum(hidden))
         pieces = rest[: atoms * sum(hidden)].split([atoms * width for width in hidden])
@@ -255,8 +253,8 @@ class TensorNet2Workspace:
         middle: (P, 2F), a2 of a layer, then its gradient.
         activated: halves of act(a1) (P, F), in `coefficients`; twice the same in float64.
         for_first: (P, F), da1, in `coefficients`.
-        invariants: (N, 3F) for each stage, inputs of its charge prediction.
-        for_invariants: (N, 3F), their layer norm in a stage, later their gradient.
+        invariants: (N, 3F), layer norm of t' of a stage, from which it predicts charges, later its
+            gradient.
         hidden: (N, F), (N, F), (N, 2C) for each stage, outputs of the layers of its prediction,
             then their gradients.
         factors: (S, 2, C) float64 for each stage, see `equilibration_kernel`.
@@ -305,8 +303,7 @@ class TensorNet2Workspace:
         self.coefficients, self.middle = empty(edges, 3 * channels), empty(edges, 2 * channels)
         self.activated = _halves_in(self.coefficients, channels)
         self.for_first = self.coefficients.flatten()[: edges * channels].view(edges, channels)
-        self.invariants = [empty(atoms, 3 * channels) for _ in stages]
-        self.for_invariants = empty(atoms, 3 * channels)
+        self.invariants = empty(atoms, 3 * channels)
         widths = (channels, channels, 2 * charges)
         self.hidden = [tuple(empty(atoms, width) for width in widths) for _ in stages]
         systems = state.grouping.systems
@@ -334,8 +331,9 @@ class Blocks:
         registers: limit for a thread; None lets the compiler choose.
         stages: of the pipeline that loads the operands of a matrix product.
         masked: whether slots beyond an atom's last edge are left out by masks, which costs
-            instructions, or read for nothing.
-        paired: whether a program takes two tiles of rows, which share what it reads of a matrix.
+            instructions, or read for nothing; of mixing, whether masks stay where none is needed,
+            as the compiler takes fewer registers for one strip with them, for two without.
+        paired: whether a program takes two strips, which share what it reads of the rows.
     """
 
     atoms: int
@@ -359,8 +357,9 @@ class Shapes:
         gate: first layer of the embedding's gate.
         dense: dense layers on atoms.
         charges: dense layers on atoms that predict charges, in float32's own products.
-        edges_first, edges, edges_adjoint, edges_middle: middle and last layer on edges, and the
-            adjoints of the last and the middle one.
+        edges, edges_adjoint, edges_middle: middle and last layer on edges, and the adjoints of the
+            last and the middle one.
+        head: last hidden layer of the readout with energies and the way back, of few atoms.
         layerless: all between moments and their gradient in a network without layers; `step` in
             functions.
         readout: dense layers of the readout. Tensor cores truncate sums instead of rounding
@@ -379,11 +378,11 @@ class Shapes:
     gate: Blocks
     dense: Blocks
     charges: Blocks
-    edges_first: Blocks
     edges: Blocks
     edges_adjoint: Blocks
     edges_middle: Blocks
     readout: Blocks
+    head: Blocks
     layerless: Blocks
     moments: Blocks
     gradients: Blocks
@@ -414,32 +413,49 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
     """
     whole = padded(channels)
     strip = min(32, whole)
+    fewer = None if double else 80
     if atoms < 256:
-        product = Blocks(TILE, strip, strip, 2, stages=3)
+        product = mixing = Blocks(TILE, strip, strip, 2, stages=3)
         dense = Blocks(TILE, min(128, whole), strip, 4, stages=3)
+        readout = Blocks(TILE, TILE, strip, 2, stages=4)
         edges = Blocks(32, strip, min(64, whole), 4, stages=3)
         message, adjoint = Blocks(1, 8, strip, 1), Blocks(1, 8, min(16, whole), 1, masked=False)
     elif atoms < 2048:
-        product = Blocks(64, strip, min(64, whole), 4, stages=3)
+        product = mixing = Blocks(64, strip, min(64, whole), 4, stages=3)
+        if atoms >= 512 and not double:
+            mixing = replace(product, strip=min(128, whole))
         dense = Blocks(TILE, min(64, whole), min(128, whole), 4, stages=3)
+        readout = Blocks(TILE, TILE, strip, 1, stages=4)
         edges = Blocks(64, strip, min(64, whole), 4, stages=3)
-        message, adjoint = Blocks(4, 2, strip, 4, 96), Blocks(1, 2, strip, 1, masked=False)
+        message, adjoint = Blocks(4, 2, strip, 4, 96), Blocks(1, 2, strip, 1, fewer, masked=False)
     else:
-        product = edges = Blocks(64, strip, min(64 if double else 128, whole), 4, stages=3)
+        product = mixing = edges = Blocks(64, strip, min(64 if double else 128, whole), 4, stages=3)
+        if whole >= 128 and not (double or rounded):
+            mixing = Blocks(64, strip, 64, 4, 128, stages=2, masked=False, paired=True)
         dense = Blocks(64, strip, min(64, whole), 4, stages=3)
+        readout = replace(dense, step=TILE)
         message = Blocks(8, 1, strip, 8, registers=64)
-        if atoms >= 8192 and not double:
-            message = Blocks(1, 2, strip, 1, masked=False)
-        adjoint = Blocks(1, 2, strip, 1, registers=None if double else 80, masked=False)
+        if not double:
+            message = Blocks(4, 1, strip, 4, registers=64)
+            if atoms >= 8192:
+                message = Blocks(1, 2, strip, 1, masked=False)
+        adjoint = Blocks(1, 2, strip, 1, fewer, masked=False)
         if rounded:
             wide = min(64, whole)
             message, adjoint = Blocks(4, 1, wide, 4, registers=64), Blocks(1, 2, wide, 1)
-    weighed, weighed_adjoint = message, adjoint
-    charges, middle = replace(dense, step=TILE, strip=min(64, dense.strip)), edges
+    weighed, weighed_adjoint = message, replace(adjoint, registers=None)
+    first_adjoint = replace(weighed_adjoint, step=max(4, weighed_adjoint.step))
+    charges = replace(dense, step=TILE, strip=min(64, dense.strip))
+    last, middle = edges, edges
     if atoms >= 2048:
-        weighed = Blocks(1, 2, strip, 1)
-        weighed_adjoint = Blocks(1, 2, strip, 1)
-        middle = replace(edges, strip=min(64, whole))
+        wide = min(64, whole)
+        weighed, weighed_adjoint = Blocks(1, 2, strip, 1), Blocks(1, 1, wide, 1)
+        first_adjoint = Blocks(1, 4, wide, 2)
+        middle = replace(edges, strip=wide)
+        if not double:
+            # With 170 registers two programs fit a multiprocessor, with 168 three.
+            middle, last = replace(middle, registers=128), replace(edges, registers=168)
+            weighed_adjoint = replace(weighed_adjoint, registers=96)
         if atoms < 8192:
             charges = Blocks(TILE, TILE, strip, 2, stages=4)
     few = atoms < 2048
@@ -448,16 +464,16 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         gate = Blocks(32, whole, 2 * whole, 8)
     return Shapes(
         padded=whole,
-        mixing=product,
+        mixing=mixing,
         contraction=product,
         gate=gate,
         dense=dense,
         charges=charges,
-        edges_first=edges,
         edges=edges,
-        edges_adjoint=edges,
+        edges_adjoint=last,
         edges_middle=middle,
-        readout=replace(dense, step=TILE, strip=min(64, dense.strip)),
+        readout=readout,
+        head=Blocks(TILE, TILE, whole, 4),
         layerless=Blocks(TILE, strip, whole, 4),
         moments=Blocks(1, 8 if 256 <= atoms < 2048 else 16, whole, 1),
         gradients=Blocks(1, 32, whole, 4) if few else Blocks(1, 4, whole, 1),
@@ -465,11 +481,11 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         adjoint=adjoint,
         weighed=weighed,
         weighed_adjoint=weighed_adjoint,
-        first_adjoint=replace(weighed_adjoint, step=max(4, weighed_adjoint.step)),
+        first_adjoint=first_adjoint,
         alternating=few,
-        rows=1 if few else 2,
-        across=min(64 if few else 128, whole),
-        warps=1 if few else 4,
+        rows=1,
+        across=min(128, whole),
+        warps=4 if few else 2,
     )
 
 
@@ -579,16 +595,10 @@ class LaunchPlan:
         charged = self.model.charged
         return charged is not None and stage < len(charged.predictions)
 
-    def tensornet2_invariants(self, stage: int) -> Tensor:
-        """Inputs of the charge prediction of a stage; a placeholder if there is none."""
-        if self.predicts(stage):
-            return self.charged.invariants[stage]
-        return self.buffers.invariants[stage]
-
     @property
-    def for_tensornet2_invariants(self) -> Tensor:
-        """Gradient by the inputs of the charge prediction; a placeholder if there is none."""
-        return self.buffers.last if self.charges is None else self.charges.for_invariants
+    def charged_invariants(self) -> Tensor:
+        """What charges are predicted from, later its gradient; a placeholder without them."""
+        return self.buffers.last if self.charges is None else self.charges.invariants
 
 
 def bound_to(
@@ -665,19 +675,31 @@ def bound_to(
     )
 
 
-def elementwise(bound: LaunchPlan) -> tuple[int, int]:
-    """Grid of an elementwise kernel, over atoms and channels."""
+def _across(bound: LaunchPlan, stage: int | None) -> int:
+    """Channels of a program: all where a layer norm follows."""
     s = bound.shapes
-    return triton.cdiv(bound.atoms, s.rows), triton.cdiv(bound.channels, s.across)
+    normed = stage is not None and (bound.buffers.counts(stage) or bound.predicts(stage))
+    return s.padded if normed else s.across
 
 
-def sizes(bound: LaunchPlan) -> dict[str, Any]:
-    """Arguments of every elementwise launch."""
-    s = bound.shapes
+def elementwise(bound: LaunchPlan, stage: int | None = None) -> tuple[int, int]:
+    """Grid of an elementwise kernel, over atoms and channels.
+
+    Args:
+        bound: plan of the launches.
+        stage: whose invariants the kernel takes, if any.
+    """
+    across = _across(bound, stage)
+    return triton.cdiv(bound.atoms, bound.shapes.rows), triton.cdiv(bound.channels, across)
+
+
+def sizes(bound: LaunchPlan, stage: int | None = None) -> dict[str, Any]:
+    """Arguments of every elementwise launch; see `elementwise`."""
+    s, across = bound.shapes, _across(bound, stage)
     return {
         "F": bound.channels,
         "A": s.rows,
-        "BF": s.across,
-        "num_warps": s.warps,
+        "BF": across,
+        "num_warps": min(4, s.warps * across // s.across),
         **bound.launch,
     }

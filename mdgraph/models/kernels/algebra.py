@@ -129,27 +129,25 @@ def summed(x):
 
 
 @triton.jit
-def store_invariants(pointer, F: tl.constexpr, x, SIGNED: tl.constexpr, mask):
-    """Writes |I|^2, or tr / 3 where SIGNED, |A|^2 and |S|^2 of x, F apart."""
+def invariants(x, SIGNED: tl.constexpr):
+    """|I|^2, or tr / 3 where SIGNED, |A|^2 and |S|^2 of x."""
     scalar, vector, tensor = dots(x, x)
     if SIGNED:
         scalar = x[0] * _THIRD
-    tl.store(pointer, scalar, mask=mask)
-    tl.store(pointer + F, vector, mask=mask)
-    tl.store(pointer + 2 * F, tensor, mask=mask)
+    return scalar, vector, tensor
 
 
 @triton.jit
-def add_invariants_adjoint(gradient, pointer, F: tl.constexpr, x, SIGNED: tl.constexpr, mask):
-    """Adds to the gradient of x what comes through its invariants, whose gradient is read."""
-    scalar = tl.load(pointer, mask=mask, other=0.0)
-    vector = 2.0 * tl.load(pointer + F, mask=mask, other=0.0)
-    tensor = 2.0 * tl.load(pointer + 2 * F, mask=mask, other=0.0)
-    more = weigh(x, 2.0 * scalar, vector, tensor)
+def invariants_adjoint(gradient, x, SIGNED: tl.constexpr):
+    """From the gradient of `invariants` to that of x."""
+    result = weigh(x, 2.0 * gradient[0], 2.0 * gradient[1], 2.0 * gradient[2])
     if SIGNED:
-        part = scalar * _THIRD
-        more = (part, more[1], more[2], more[3], more[4], more[5], more[6], more[7], more[8])
-    return add(gradient, more)
+        first = gradient[0] * _THIRD
+        result = (
+            first, result[1], result[2], result[3], result[4], result[5], result[6], result[7],
+            result[8],
+        )  # fmt: skip
+    return result
 
 
 @triton.jit
