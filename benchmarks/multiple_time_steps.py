@@ -12,17 +12,21 @@ hydrogens (--hydrogen-mass 3.024) go into the same file: averages do not depend 
 is stochastic velocity rescaling, which leaves the balance between elements alone and lets energies
 decorrelate fast; --bath langevin takes friction.
 
---replicas 16 takes so many systems at a time, each with a start of its own, which all rows share.
-Differences are then those of each replica with itself in the reference, and errors come from their
-scatter: slow changes of structure that both rows go through drop out. --seconds 0 leaves timings to
-a later command, for a GPU that is shared.
+--replicas 16 takes so many systems at a time, each with a start of its own, which all rows share;
+errors come from their scatter. Averages do not depend on friction either, so --reference-friction
+gives the reference another one, by which stiff bonds forget faster. --join takes rows of other
+files instead of making any, such as those of several --seeds: of each start the mean over all its
+runs, weighted by their length. --seconds 0 leaves timings to a later command, for a GPU that is
+shared.
 
     T kin, T conf   kinetic and configurational temperature of each element (ElementTemperatures)
     U               mean potential energy, over half of kT a degree of freedom
     X-H             width of the distribution of the lengths of bonds to hydrogen
     g               RMS of the difference of g(r) of the most common heavy element with itself
 
-are differences to the reference, in percent but for g, with two standard errors. A row passes a
+are differences to the reference, in percent but for g, with two standard errors. Both temperatures
+of an element are the bath's in a canonical ensemble, whatever the potential (ElementTemperatures),
+so brackets have differences to that, without the errors of the reference. A row passes a
 check if the difference and two errors lie within its limit (1 % and 0.02), fails if they lie beyond
 it, and is too short (?) otherwise. Gains are over the longest plain step of the same masses that
 fails none. Speeds are those of runs that record nothing. Effective samples are the variance of the
@@ -102,7 +106,7 @@ SPARE: Final = 1.3
 """Time of a row over that of its bare steps, without its samples."""
 
 SAMPLE: Final = 4.0
-"""Time of a sample over that of an evaluation of the large potential."""
+"""Time of a sample over that of an outer step."""
 
 PAIRS: Final = 1 << 20
 """Distances that are computed at a time."""
@@ -239,6 +243,14 @@ def key_of(mass: float | None, steps: Steps) -> str:
     return f"{steps.timestep:g}x{steps.inner}@{mass or 'own'}"
 
 
+def bath_text(options: argparse.Namespace) -> str:
+    """The bath of all rows, and that of the reference where it is another."""
+    if options.bath != "langevin":
+        return "bussi"
+    own = options.reference_friction
+    return f"langevin, {options.friction:g}/ps" + (f", reference {own:g}/ps" if own else "")
+
+
 def is_done(row: Mapping[str, Any]) -> bool:
     """Whether a row has its samples, or why there are none."""
     return "means" in row or "failed" in row
@@ -259,7 +271,7 @@ class Bench:
             "replicas": options.replicas,
             "ps": options.ps,
             "temperature_K": options.temperature,
-            "bath": f"langevin, {options.friction:g}/ps" if options.bath == "langevin" else "bussi",
+            "bath": bath_text(options),
             "seed": options.seed,
         }
         self.record: dict[str, Any] = {"about": self.about, "rows": {}}
@@ -274,7 +286,9 @@ class Bench:
         plain = [Steps(step) for step in (PLAIN[heavy] if plain is None else plain)]
         two = [steps_named(text) for text in (TWO[heavy] if two is None else two)]
         masses = self.options.hydrogen_mass
-        jobs = [(None, Steps(REFERENCE)), *((masses, steps) for steps in (*plain, *two))]
+        jobs = [(masses, steps) for steps in (*plain, *two)]
+        if not self.options.no_reference:
+            jobs = [(None, Steps(REFERENCE)), *jobs]
         rows = [(mass, steps, self.row(mass, steps)["speeds"]) for mass, steps in jobs]
         for mass, steps, speeds in rows if self.options.seconds > 0.0 else []:
             sizes = [size for size in self.sizes() if size not in speeds]
@@ -284,6 +298,8 @@ class Bench:
                 speeds[size] = self.speed(mass, steps, size)
                 self.write()
         self.write()
+        if self.options.ps <= 0.0:
+            return True
         start = self.start()
         if start is None:
             return False
@@ -323,13 +339,11 @@ class Bench:
             yield True
 
     def seconds_of(self, row: Mapping[str, Any], speed: Mapping[str, Any]) -> float:
-        """A guess at the time of a row, from its speed and that of single steps of 0.25 fs."""
-        options, size = self.options, self.about["repeat"]
+        """A guess at the time of a row, from its speed."""
+        options, outer = self.options, row["timestep"] * row["inner"]
         bare = options.ps / speed["ns_per_day"] * 86.4
-        plain = self.row(None, Steps(REFERENCE))["speeds"][size]["ns_per_day"]
-        evaluation = REFERENCE * 1e-6 / plain * 86400.0
-        samples = options.ps * 1e3 / max(options.every_fs, row["timestep"] * row["inner"])
-        return float(SPARE * bare + SAMPLE * samples * evaluation)
+        samples = options.ps * 1e3 / max(options.every_fs, outer)
+        return float(SPARE * bare + SAMPLE * samples * 0.0864 * outer / speed["ns_per_day"])
 
     def left(self) -> float:
         return self.deadline - time.monotonic()
@@ -381,7 +395,10 @@ class Bench:
             systems = [repartitioned(system, mass) for system in systems]
         bath: Integrator = StochasticVelocityRescaling(steps.timestep, options.temperature, tau=TAU)
         if options.bath == "langevin":
-            bath = LangevinMiddle(steps.timestep, options.temperature, options.friction)
+            friction = options.friction
+            if mass is None and steps == Steps(REFERENCE):
+                friction = options.reference_friction or friction
+            bath = LangevinMiddle(steps.timestep, options.temperature, friction)
         gc.collect()  # graphs of the simulation before
         if steps.inner > 1:
             more |= {"inner_potential": options.small, "inner_steps": steps.inner}
@@ -417,8 +434,13 @@ class Bench:
                 rates.append(some * steps.timestep * 86400e-6 / (time.perf_counter() - began))
         except SimulationError as error:
             return about | {"failed": str(error)}
-        value = float(np.median(rates))
-        print(f"{size} {steps.text()} fs: {value:.3g} ns/day", flush=True)
+        value, graphs = float(np.median(rates)), simulation.step_graphs
+        way = f"graphs of {graphs.longest}" if graphs.graphed else "eager"
+        print(
+            f"{size} {steps.text()} fs: {value:.4g} ns/day ({min(rates):.4g} to {max(rates):.4g} "
+            f"in {len(rates)}; skin {simulation.calculation.skin:g} A, {way})",
+            flush=True,
+        )
         return about | {"ns_per_day": value}
 
     def start(self) -> list[System] | None:
@@ -519,9 +541,15 @@ class Verdict:
             return "ok"
         return "no" if abs(self.difference) - self.twice_error > self.limit else "?"
 
+    def text(self, form: str) -> str:
+        mark = {"ok": "", "no": " **no**", "?": " ?"}[self.word]
+        return f"{self.difference:{form}} ± {self.twice_error:{form[-3:]}}{mark}"
 
-def verdicts(row: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Verdict]:
-    """Every check of a row, by its name."""
+
+def verdicts(
+    row: Mapping[str, Any], reference: Mapping[str, Any], bath: float | None = None
+) -> dict[str, Verdict]:
+    """Every check of a row, by its name; temperatures also with that of the bath, K."""
     checks = {}
     for name, own in row["means"].items():
         other = reference["means"].get(name)
@@ -532,11 +560,12 @@ def verdicts(row: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, 
             continue
         unit = 100.0 if name == "U" else 100.0 / other["value"]
         error = math.hypot(own["error"], other["error"])
-        if "systems" in own and "systems" in other:
-            changes = np.subtract(own["systems"], other["systems"])
-            error = float(changes.std(ddof=1) / len(changes) ** 0.5)
         difference = unit * (own["value"] - other["value"])
         checks[name] = Verdict(difference, abs(2.0 * unit * error), PERCENT)
+        if bath is not None and name.startswith("T "):
+            unit = 100.0 / bath
+            difference, error = unit * (own["value"] - bath), unit * own["error"]
+            checks[f"{name} of the bath"] = Verdict(difference, 2.0 * error, PERCENT)
     return checks
 
 
@@ -545,9 +574,6 @@ def distribution(own: Mapping[str, Any], other: Mapping[str, Any]) -> Verdict:
     size = min(len(own["value"]), len(other["value"]))
     change = np.subtract(own["value"][:size], other["value"][:size])
     noise = np.add(own["variance"][:size], other["variance"][:size]).mean()
-    if "systems" in own and "systems" in other:
-        changes = np.subtract(own["systems"], other["systems"])
-        noise = (changes.var(axis=0, ddof=1) / len(changes)).mean()
     whole = float((change**2).mean() ** 0.5)
     beyond = float(max(0.0, (change**2).mean() - noise) ** 0.5)
     return Verdict(beyond, whole - beyond, DISTANCE)
@@ -558,21 +584,25 @@ def is_reference(row: Mapping[str, Any]) -> bool:
     return (row["timestep"], row["inner"], row["hydrogen_mass_amu"]) == (REFERENCE, 1, None)
 
 
-def state_of(row: Mapping[str, Any], reference: Mapping[str, Any]) -> str:
+def state_of(
+    row: Mapping[str, Any], reference: Mapping[str, Any], bath: float | None = None
+) -> str:
     """`ok`, `?` or `no`: the worst of all checks; `-` without samples."""
     if "failed" in row:
         return "no"
-    if "means" not in row or "means" not in reference:
+    if "means" not in row or not reference.get("means"):
         return "-"
-    words = [verdict.word for verdict in verdicts(row, reference).values()]
+    words = [verdict.word for verdict in verdicts(row, reference, bath).values()]
     return "no" if "no" in words else "?" if "?" in words else "ok"
 
 
-def baselines(rows: Sequence[Mapping[str, Any]], reference: Mapping[str, Any]) -> dict[Any, Any]:
+def baselines(
+    rows: Sequence[Mapping[str, Any]], reference: Mapping[str, Any], bath: float | None = None
+) -> dict[Any, Any]:
     """Of each mass, the longest plain step that fails no check."""
     longest: dict[Any, Any] = {}
     for row in sorted(rows, key=lambda one: float(one["timestep"])):
-        if row["inner"] == 1 and state_of(row, reference) in ("ok", "?"):
+        if row["inner"] == 1 and state_of(row, reference, bath) in ("ok", "?"):
             longest[row["hydrogen_mass_amu"]] = row
     return longest
 
@@ -580,9 +610,10 @@ def baselines(rows: Sequence[Mapping[str, Any]], reference: Mapping[str, Any]) -
 def markdown(record: Mapping[str, Any]) -> str:
     """The table, with its conditions."""
     rows = list(record["rows"].values())
-    reference = next(row for row in rows if is_reference(row))
+    reference = next((row for row in rows if is_reference(row)), {"means": {}})
     names = list(reference.get("means", {}))
-    longest = baselines(rows, reference)
+    bath = record["about"]["temperature_K"]
+    longest = baselines(rows, reference, bath)
     sizes = list(dict.fromkeys(size for row in rows for size in row["speeds"]))
     atoms = {size: own["atoms"] for row in rows for size, own in row["speeds"].items()}
     titles = ["H, amu", "step, fs", "outer, fs", *(f"{name}, %" for name in names if name != "g")]
@@ -593,7 +624,7 @@ def markdown(record: Mapping[str, Any]) -> str:
     titles += ["effective samples/s"]
     lines = ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
     lines += [
-        "| " + " | ".join(cells(row, reference, names, sizes, longest)) + " |"
+        "| " + " | ".join(cells(row, reference, bath, names, sizes, longest)) + " |"
         for row in sorted(rows, key=place_of)
     ]
     about = ", ".join(f"{name} {value}" for name, value in record["about"].items())
@@ -601,7 +632,11 @@ def markdown(record: Mapping[str, Any]) -> str:
     timed = [one for row in rows for one in row["speeds"].values()]
     plain = [
         f"{mass or 'own masses'}: {row['timestep']:g} fs"
-        + ("" if state_of(row, reference) == "ok" else " (no check fails, some are too short)")
+        + (
+            ""
+            if state_of(row, reference, bath) == "ok"
+            else " (no check fails, some are too short)"
+        )
         for mass, row in longest.items()
     ]
     return "\n".join(
@@ -614,6 +649,45 @@ def markdown(record: Mapping[str, Any]) -> str:
             "",
         ]
     )
+
+
+def joined(records: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dict[str, Any]:
+    """One record of several, whose rows have of each start the mean over all its runs.
+
+    What records were made with may differ in the seed, the length and the bath, and is then told
+    one after the other; `names` replaces the rest of it.
+    """
+    about: dict[str, Any] = {}
+    for name in records[0]["about"]:
+        values = list(dict.fromkeys(str(record["about"][name]) for record in records))
+        about[name] = "; ".join(values) if len(values) > 1 else records[0]["about"][name]
+    about |= names
+    rows: dict[str, Any] = {}
+    for record in records:
+        for key, row in record["rows"].items():
+            rows.setdefault(key, []).append(row)
+    return {"about": about, "rows": {key: row_of(runs) for key, runs in rows.items()}}
+
+
+def row_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A row of several runs: one that failed fails it."""
+    row: dict[str, Any] = {}
+    for run in reversed(runs):
+        row |= run | {"speeds": row.get("speeds", {}) | run["speeds"]}
+    sampled = [run for run in runs if "means" in run]
+    if not sampled:
+        return row
+    lengths = np.array([run["ps"] for run in sampled])
+    shares = lengths / lengths.sum()
+    for name in ("ps", "samples", "seconds"):
+        row[name] = sum(run[name] for run in sampled)
+    row["effective_per_ps"] = float(shares @ [run["effective_per_ps"] for run in sampled])
+    means: dict[str, Any] = {}
+    for name in sampled[0]["means"]:
+        values = np.array([run["means"][name]["systems"] for run in sampled])
+        systems = np.tensordot(shares, values, 1)
+        means[name] = distribution_of([systems]) if name == "g" else statistic(systems, systems)
+    return row | {"means": means}
 
 
 def hardware(conditions: Sequence[Mapping[str, Any]]) -> str:
@@ -642,6 +716,7 @@ def value_text(name: str, value: Any) -> str:
 def cells(
     row: Mapping[str, Any],
     reference: Mapping[str, Any],
+    bath: float,
     names: Sequence[str],
     sizes: Sequence[str],
     longest: Mapping[Any, Mapping[str, Any]],
@@ -650,18 +725,17 @@ def cells(
     steps = Steps(row["timestep"], row["inner"])
     mass = row["hydrogen_mass_amu"]
     texts = [f"{mass:g}" if mass else "own", steps.text(), f"{steps.outer:g}"]
-    checks = verdicts(row, reference) if "means" in row and "means" in reference else {}
+    checks = verdicts(row, reference, bath) if "means" in row and "means" in reference else {}
     for name in names:
         if name not in checks:
             texts.append("-")
-        elif is_reference(row):
-            texts.append(value_text(name, row["means"][name]))
-        else:
-            one = checks[name]
-            form = ".3f" if name == "g" else "+.2f"
-            mark = {"ok": "", "no": " **no**", "?": " ?"}[one.word]
-            texts.append(f"{one.difference:{form}} ± {one.twice_error:{form[-3:]}}{mark}")
-    word = "reference" if is_reference(row) else state_of(row, reference)
+            continue
+        text = checks[name].text(".3f" if name == "g" else "+.2f")
+        if is_reference(row):
+            text = value_text(name, row["means"][name])
+        exact = checks.get(f"{name} of the bath")
+        texts.append(text + (f" ({exact.text('+.2f')})" if exact else ""))
+    word = "reference" if is_reference(row) else state_of(row, reference, bath)
     texts.append(f"{row['ps']:.3g}" if "ps" in row else "-")
     texts.append("failed" if "failed" in row else word)
     base = longest.get(mass)
@@ -702,24 +776,34 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--hydrogen-mass", type=float, help="amu, by repartitioning")
     parser.add_argument("--plain", type=float, nargs="*", help="plain steps, fs")
     parser.add_argument("--two-steps", nargs="*", help="as 0.5x8: of SMALL, fs, and their number")
-    parser.add_argument("--ps", type=float, default=40.0, help="of each row")
+    parser.add_argument("--no-reference", action="store_true", help="which another file has")
+    parser.add_argument("--ps", type=float, default=40.0, help="of each row; 0: timings alone")
     parser.add_argument("--every-fs", type=float, default=24.0, help="between samples")
     parser.add_argument("--equilibrate-ps", type=float, default=10.0, help="by LARGE, once")
     parser.add_argument("--temperature", type=float, default=300.0, help="K")
     parser.add_argument("--bath", default="bussi", choices=("bussi", "langevin"))
     parser.add_argument("--friction", type=float, default=1.0, help="1/ps, of langevin")
+    parser.add_argument("--reference-friction", type=float, help="1/ps, of the reference alone")
     parser.add_argument("--replicas", type=int, default=1, help="systems at a time")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a timing; 0: no timings")
     parser.add_argument("--minutes", type=float, default=math.inf, help="then it stops")
     parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
     parser.add_argument("--device", type=device_argument, default="auto")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--join", type=Path, nargs="+", help="files to join, with their .json")
     return parser.parse_args()
 
 
 def main() -> None:
     """Makes the rows that are missing, and prints the table."""
-    bench = Bench(arguments())
+    options = arguments()
+    if options.join:
+        records = [json.loads(path.read_text(encoding="utf-8")) for path in options.join]
+        table = markdown(joined(records, {"large": options.large, "small": options.small}))
+        Path(f"{options.out}.md").write_text(table, encoding="utf-8")
+        print(table)
+        return
+    bench = Bench(options)
     done = bench.run()
     print(bench.table.read_text(encoding="utf-8"))
     if not done:

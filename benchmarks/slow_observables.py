@@ -1,0 +1,447 @@
+"""What two time steps do to diffusion and to the profile of a dihedral, beside plain steps.
+
+    python benchmarks/slow_observables.py LARGE SMALL --steps 0.5 1.5x4 --start FILE --out FILE
+    python benchmarks/slow_observables.py LARGE SMALL --steps 1 2 1.5x4 --structure FILE \\
+        --dihedral 6 8 14 16 --without 4 6 8 14 0 130 --out FILE
+
+LARGE and SMALL are potentials by name or path; the first of --steps, plain ones, is the reference.
+All rows have the same masses. --replicas systems run at a time. A row is written to FILE.json with
+its seed when it is done, and kept when the same command is given again; --join takes such files
+instead of making rows, and pools all their seeds.
+
+**Diffusion** of the most common heavy element: a bath (stochastic velocity rescaling) with the
+steps of the row, then constant energy from its last positions and velocities. D is a sixth of the
+slope of the mean squared displacement between --lags. Energies differ between replicas, and D with
+them, so D is told at the temperature of the bath: by a line through D and mean kinetic temperature
+of all replicas, whose slope all rows share. Limit: 8 %.
+
+**A dihedral**, four indices of atoms from 0 on: Langevin dynamics, -kT ln p of bins of --bins
+degrees. --without has another dihedral and two angles: samples in which it lies between them do not
+count, and their share is told. Limit: 0.1 kT, in every bin that holds --least of the samples of the
+reference.
+
+Errors come from the scatter of the replicas; two are told. A check passes if the difference and two
+errors lie within the limit, fails if they lie beyond it, and is too short (?) otherwise.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from cases import conditions, device_argument, run_script
+from multiple_time_steps import TAU, Array, Steps, Verdict, hardware, steps_named
+
+from mdgraph.analysis.rdf import most_common_heavy_element
+from mdgraph.biases.geometry import dihedrals
+from mdgraph.engine import (
+    Integrator,
+    LangevinMiddle,
+    Simulation,
+    StochasticVelocityRescaling,
+    VelocityVerlet,
+    repartitioned,
+)
+from mdgraph.errors import InputError, SimulationError
+from mdgraph.io.files import write_atomically
+from mdgraph.io.structures import read_systems
+from mdgraph.precision import PRECISIONS
+from mdgraph.state import systems_of
+from mdgraph.system import System
+from mdgraph.units import BOLTZMANN, KINETIC_ENERGY
+
+DIFFUSION: Final = 8.0
+"""Limit in percent."""
+
+PROFILE: Final = 0.1
+"""Limit in kT."""
+
+EQUILIBRATION: Final = 0.1
+"""Share of a row of a dihedral that is left out."""
+
+DEADLINE_STEPS: Final = 4096
+"""Steps between two looks at the clock."""
+
+
+@dataclass
+class Frames:
+    """A Reporter of atoms of S equal systems, relative to the centre, and of temperatures."""
+
+    interval: int
+    atoms: Sequence[int]
+    start: int = 0
+    places: list[Array] = field(default_factory=list)
+    kelvin: list[Array] = field(default_factory=list)
+
+    def report(self, simulation: Simulation) -> None:
+        """See Reporter."""
+        if simulation.step <= self.start:
+            return
+        state = simulation.state
+        systems = len(state.cell)
+        places = state.places().view(systems, -1, 3)
+        masses = state.masses.double().view(systems, -1, 1)
+        places = places - (masses * places).sum(1, keepdim=True) / masses.sum(1, keepdim=True)
+        self.places.append(places[:, list(self.atoms)].cpu().numpy())
+        squares = masses * state.velocities.double().view(systems, -1, 3).square()
+        kelvin = KINETIC_ENERGY / BOLTZMANN * squares.sum((1, 2)) / state.degrees
+        self.kelvin.append(kelvin.cpu().numpy())
+
+
+def diffusion_of(places: Array, spacing: float, lags: tuple[float, float]) -> Array:
+    """D (S,), A^2/ps, of frames (F, S, n, 3), `spacing` ps apart, from lags in ps."""
+    numbers = np.arange(math.ceil(lags[0] / spacing), math.floor(lags[1] / spacing) + 1)
+    numbers = numbers[numbers < len(places)]
+    if len(numbers) < 2:
+        raise InputError(f"{len(places)} frames have no two lags between {lags} ps.")
+    squared = np.array(
+        [((places[lag:] - places[:-lag]) ** 2).sum(-1).mean((0, 2)) for lag in numbers]
+    )
+    slopes: Array = np.polyfit(numbers * spacing, squared, 1)[0] / 6.0
+    return slopes
+
+
+def angles_of(places: Array) -> Array:
+    """Dihedrals (F, S), degrees, of points (F, S, 4, 3)."""
+    vectors = torch.tensor(np.diff(places, axis=2))
+    values: Array = np.degrees(dihedrals(vectors)[0].numpy())
+    return values
+
+
+class Bench:
+    """The runs of one structure."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.deadline = time.monotonic() + 60.0 * options.minutes
+        self.file = Path(f"{options.out}.json")
+        self.about: dict[str, Any] = {
+            "large": options.large,
+            "small": options.small,
+            "replicas": options.replicas,
+            "ps": options.ps,
+            "temperature_K": options.temperature,
+            "hydrogen_mass_amu": options.hydrogen_mass,
+            "lags_ps": options.lags,
+            "dihedral": options.dihedral,
+            "without": options.without,
+            "friction_per_ps": options.friction if options.dihedral else None,
+        }
+        self.record: dict[str, Any] = {"about": self.about, "rows": {}}
+        if self.file.exists():
+            self.record = json.loads(self.file.read_text(encoding="utf-8"))
+            if self.record["about"] != self.about:
+                raise InputError(f"{self.file} was made with other options; give another --out.")
+        systems = read_systems(options.start or options.structure)
+        systems = [systems[place % len(systems)] for place in range(options.replicas)]
+        self.start = [repartitioned(one, options.hydrogen_mass) for one in systems]
+
+    def run(self) -> None:
+        """Makes the rows that are missing, in time."""
+        for text in self.options.steps:
+            seeds = self.record["rows"].setdefault(text, {})
+            if str(self.options.seed) in seeds or self.left() < 0.0:
+                continue
+            made = self.made(steps_of(text))
+            if made is not None:
+                seeds[str(self.options.seed)] = made
+            self.write()
+
+    def write(self) -> None:
+        content = json.dumps(self.record) + "\n"
+        write_atomically(
+            self.file, lambda place: place.write_text(content, encoding="utf-8"), new=False
+        )
+
+    def made(self, steps: Steps) -> dict[str, Any] | None:
+        """A run of a row; None if its time was too short."""
+        options, began = self.options, time.perf_counter()
+        try:
+            frames = self.dihedral(steps) if options.dihedral else self.constant_energy(steps)
+        except SimulationError as error:
+            return {"failed": str(error)}
+        if not frames.places:
+            return None
+        places, spacing = np.array(frames.places), 1e-3 * frames.interval * steps.timestep
+        row = {
+            "conditions": conditions(options.device, options.precision),
+            "atoms": len(self.start[0]),
+            "ps": len(places) * spacing,
+            "kelvin": np.mean(frames.kelvin, 0).tolist(),
+        }
+        if options.dihedral:
+            angles = angles_of(places[:, :, :4])
+            kept = np.ones(angles.shape, dtype=bool)
+            if options.without:
+                other, (low, high) = angles_of(places[:, :, 4:]), options.without[4:]
+                kept = (other < low) | (other > high)
+            edges = np.arange(-180.0, 181.0)
+            row["counts"] = [
+                np.histogram(own[inside], edges)[0].tolist()
+                for own, inside in zip(angles.T, kept.T, strict=True)
+            ]
+            row["left_out"] = 1.0 - float(kept.mean())
+        else:
+            row["D"] = diffusion_of(places, spacing, tuple(options.lags)).tolist()
+            quarters = np.array_split(np.array(frames.kelvin), 4)
+            row["rise"] = (quarters[3].mean(0) - quarters[0].mean(0)).tolist()
+        row["seconds"] = time.perf_counter() - began
+        print(f"{steps.text()} fs: {row['ps']:.4g} ps in {row['seconds']:.0f} s", flush=True)
+        return row
+
+    def constant_energy(self, steps: Steps) -> Frames:
+        """Frames at constant energy after a bath."""
+        options, step = self.options, steps.timestep
+        bath = self.simulation(
+            self.start, StochasticVelocityRescaling(step, options.temperature, tau=TAU), steps
+        )
+        self.advance(bath, self.count(options.equilibrate_ps, steps))
+        velocities = bath.state.velocities.double().cpu().numpy()
+        places = np.cumsum([0, *map(len, self.start)])
+        systems = [
+            system.replace(velocities=velocities[first : first + len(system)])
+            for system, first in zip(systems_of(bath.state), places, strict=False)
+        ]
+        elements = self.start[0].numbers
+        atoms = np.flatnonzero(elements == most_common_heavy_element(elements)).tolist()
+        frames = Frames(self.every(steps), atoms)
+        simulation = self.simulation(systems, VelocityVerlet(step), steps)
+        return self.recorded(simulation, frames, steps)
+
+    def dihedral(self, steps: Steps) -> Frames:
+        """Frames of the points of the dihedrals."""
+        options = self.options
+        bath = LangevinMiddle(steps.timestep, options.temperature, options.friction)
+        simulation = self.simulation(self.start, bath, steps)
+        skipped = round(EQUILIBRATION * self.count(options.ps, steps))
+        atoms = [*options.dihedral, *(options.without or [])[:4]]
+        return self.recorded(simulation, Frames(self.every(steps), atoms, skipped), steps)
+
+    def recorded(self, simulation: Simulation, frames: Frames, steps: Steps) -> Frames:
+        simulation.reporters.append(frames)
+        count = self.count(self.options.ps, steps)
+        if self.advance(simulation, count) < count // 2:
+            print(f"No time was left for {steps.text()} fs.", flush=True)
+            frames.places.clear()
+        return frames
+
+    def advance(self, simulation: Simulation, count: int) -> int:
+        """Runs until the count or the deadline; the number of steps that were done."""
+        some = max(1, DEADLINE_STEPS // simulation.together) * simulation.together
+        while simulation.step < count and self.left() > 0.0:
+            simulation.run(min(some, count - simulation.step))
+        return int(simulation.step)
+
+    def count(self, picoseconds: float, steps: Steps) -> int:
+        every = self.every(steps)
+        return max(1, round(picoseconds * 1e3 / (every * steps.timestep))) * every
+
+    def every(self, steps: Steps) -> int:
+        return max(1, round(self.options.every_fs / steps.outer)) * steps.inner
+
+    def left(self) -> float:
+        return float(self.deadline - time.monotonic())
+
+    def simulation(self, systems: list[System], integrator: Integrator, steps: Steps) -> Simulation:
+        options, more = self.options, {}
+        if steps.inner > 1:
+            more = {"inner_potential": options.small, "inner_steps": steps.inner}
+        return Simulation(
+            systems,
+            options.large,
+            integrator,
+            temperature=options.temperature,
+            device=options.device,
+            precision=options.precision,
+            seed=options.seed,
+            check=None,
+            **more,
+        )
+
+
+def steps_of(text: str) -> Steps:
+    return steps_named(text) if "x" in text else Steps(float(text))
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """All replicas of all seeds of a row."""
+
+    steps: Steps
+    runs: list[Mapping[str, Any]]
+
+    @property
+    def failed(self) -> bool:
+        return any("failed" in run for run in self.runs)
+
+    @property
+    def ps(self) -> float:
+        """Of all replicas."""
+        return float(sum(run["ps"] * len(run["kelvin"]) for run in self.runs))
+
+    def values(self, name: str) -> Array:
+        return np.concatenate([np.array(run[name], dtype=float) for run in self.runs])
+
+
+def diffusion_table(rows: Sequence[Pooled], bath: float) -> list[str]:
+    """The lines of the rows, of which the first is the reference."""
+    kelvin, own = [row.values("kelvin") for row in rows], [row.values("D") for row in rows]
+    around = [one - one.mean() for one in kelvin]
+    moment = sum(float(one @ one) for one in around)
+    slope = sum(float(one @ two) for one, two in zip(around, own, strict=True)) / moment
+    rest = [two - two.mean() - slope * one for one, two in zip(around, own, strict=True)]
+    variance = [float(one @ one) / (len(one) - 2) / len(one) for one in rest]
+    means = [
+        float(two.mean() - slope * (one.mean() - bath))
+        for one, two in zip(kelvin, own, strict=True)
+    ]
+    scatter = sum(float(one @ one) for one in rest) / (sum(map(len, rest)) - len(rest) - 1)
+    titles = (
+        "step, fs | outer, fs | ps | T, K | rise, K | D, Å²/ns | at the bath's T | difference, %"
+    )
+    lines = [f"| {titles} |", "|" + " --- |" * 8]
+    for index, row in enumerate(rows):
+        apart = kelvin[index].mean() - kelvin[0].mean()
+        error = math.sqrt(variance[index] + variance[0] + apart**2 * scatter / moment)
+        unit = 100.0 / means[0]
+        verdict = Verdict(unit * (means[index] - means[0]), 2.0 * unit * error, DIFFUSION)
+        size, rise = math.sqrt(len(own[index])), row.values("rise")
+        cells = [
+            row.steps.text(),
+            f"{row.steps.outer:g}",
+            f"{row.ps:.0f}",
+            f"{kelvin[index].mean():.1f} ± {2.0 * kelvin[index].std(ddof=1) / size:.1f}",
+            f"{rise.mean():+.1f} ± {2.0 * rise.std(ddof=1) / size:.1f}",
+            f"{1e3 * own[index].mean():.1f} ± {2e3 * own[index].std(ddof=1) / size:.1f}",
+            f"{1e3 * means[index]:.1f} ± {2e3 * math.sqrt(variance[index]):.1f}",
+            verdict.text("+.1f") if index else "reference",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, "", f"D rises by {100.0 * slope / means[0]:.2f} % a kelvin."]
+
+
+def profile_of(row: Pooled, width: int) -> tuple[Array, Array]:
+    """Shares of bins and their standard errors."""
+    counts = row.values("counts")
+    counts = counts.reshape(len(counts), -1, width).sum(2)
+    total = counts.sum()
+    shares = counts.sum(0) / total
+    # Of a ratio: replicas have different numbers of samples.
+    rest = counts - counts.sum(1, keepdims=True) * shares
+    size = len(counts)
+    error = np.sqrt((rest**2).sum(0) * size / max(1, size - 1)) / total
+    return shares, error
+
+
+def profile_table(rows: Sequence[Pooled], width: int, least: float) -> list[str]:
+    """The lines of the rows, of which the first is the reference, and of the bins."""
+    shares, errors = map(np.array, zip(*(profile_of(row, width) for row in rows), strict=True))
+    kept = np.flatnonzero(shares[0] >= least)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change, relative = -np.log(shares / shares[0]), errors / shares
+    lines = [
+        "| step, fs | outer, fs | ps | left out | RMS, kT | worst bin, ° | its difference, kT |"
+    ]
+    lines.append("|" + " --- |" * 7)
+    for index, row in enumerate(rows):
+        twice = 2.0 * np.hypot(relative[index], relative[0])[kept]
+        worst = int(np.argmax(np.abs(change[index, kept]) + twice))
+        verdict = Verdict(float(change[index, kept[worst]]), float(twice[worst]), PROFILE)
+        cells = [
+            row.steps.text(),
+            f"{row.steps.outer:g}",
+            f"{row.ps:.0f}",
+            f"{max(run['left_out'] for run in row.runs):.2g}",
+            f"{np.sqrt((change[index, kept] ** 2).mean()):.3f}" if index else "-",
+            f"{-180 + width * kept[worst]} to {-180 + width * (kept[worst] + 1)}",
+            verdict.text("+.3f") if index else "reference",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "| from, ° | " + " | ".join(row.steps.text() for row in rows) + " |"]
+    lines.append("|" + " --- |" * (len(rows) + 1))
+    for place in kept:
+        cells = [f"{-180 + width * place}"]
+        cells.append(f"{-np.log(shares[0, place]):.3f} ± {2.0 * relative[0, place]:.3f}")
+        for index in range(1, len(rows)):
+            error = 2.0 * math.hypot(relative[index, place], relative[0, place])
+            cells.append(f"{change[index, place]:+.3f} ± {error:.3f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, "", f"{len(kept)} bins of {width}° hold {100 * shares[0, kept].sum():.1f} %."]
+
+
+def table_of(records: Sequence[Mapping[str, Any]], width: int, least: float) -> str:
+    """All rows of records with equal conditions, and who failed."""
+    about = records[0]["about"]
+    rows = {
+        text: Pooled(
+            steps_of(text),
+            [run for record in records for run in record["rows"].get(text, {}).values()],
+        )
+        for text in records[0]["rows"]
+    }
+    done = [row for row in rows.values() if row.runs and not row.failed]
+    failed = [f"{text} fs fails." for text, row in rows.items() if row.failed]
+    if len(done) < 2:
+        return "\n".join([*failed, "Two rows are needed.", ""])
+    if about["dihedral"]:
+        lines = profile_table(done, width, least)
+    else:
+        lines = diffusion_table(done, about["temperature_K"])
+    told = ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
+    where = hardware([run["conditions"] for row in done for run in row.runs])
+    return "\n".join([f"{told}. {where}.", "", *lines, *failed, ""])
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("large", help="potential whose dynamics these are")
+    parser.add_argument("small", help="inner potential")
+    parser.add_argument("--out", default="slow", help="files, without .json")
+    parser.add_argument("--steps", nargs="+", default=["0.5", "1.5x4"], help="the reference first")
+    parser.add_argument("--start", type=Path, help="structures, one of each replica")
+    parser.add_argument("--structure", type=Path, help="of all replicas")
+    parser.add_argument("--hydrogen-mass", type=float, default=3.024, help="amu")
+    parser.add_argument("--replicas", type=int, default=32, help="systems at a time")
+    parser.add_argument("--ps", type=float, default=16.0, help="of each replica in a row")
+    parser.add_argument("--every-fs", type=float, default=48.0, help="between samples")
+    parser.add_argument("--equilibrate-ps", type=float, default=2.0, help="before constant energy")
+    parser.add_argument("--lags", type=float, nargs=2, default=[1.5, 6.0], help="ps, of D")
+    parser.add_argument("--dihedral", type=int, nargs=4, help="atoms of its profile")
+    parser.add_argument("--without", type=int, nargs=6, help="another, and what it may not be")
+    parser.add_argument("--bins", type=int, default=15, help="degrees")
+    parser.add_argument("--least", type=float, default=0.02, help="share of a bin that counts")
+    parser.add_argument("--friction", type=float, default=5.0, help="1/ps, of a dihedral")
+    parser.add_argument("--temperature", type=float, default=300.0, help="K")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="then it stops")
+    parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
+    parser.add_argument("--device", type=device_argument, default="auto")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--join", type=Path, nargs="+", help="files to join, with their .json")
+    options = parser.parse_args()
+    if not options.join and (options.start is None) == (options.structure is None):
+        parser.error("give either --start or --structure")
+    return options
+
+
+def main() -> None:
+    """Makes the rows that are missing, and prints the table."""
+    options = arguments()
+    if options.join:
+        records = [json.loads(path.read_text(encoding="utf-8")) for path in options.join]
+    else:
+        bench = Bench(options)
+        bench.run()
+        records = [bench.record]
+    table = table_of(records, options.bins, options.least)
+    Path(f"{options.out}.md").write_text(table, encoding="utf-8")
+    print(table)
+
+
+if __name__ == "__main__":
+    run_script(main)
