@@ -94,16 +94,20 @@ class Frames:
         self.kelvin.append(kelvin.cpu().numpy())
 
 
-def diffusion_of(places: Array, spacing: float, lags: tuple[float, float]) -> Array:
-    """D (S,), A^2/ps, of frames (F, S, n, 3), `spacing` ps apart, from lags in ps."""
-    numbers = np.arange(math.ceil(lags[0] / spacing), math.floor(lags[1] / spacing) + 1)
-    numbers = numbers[numbers < len(places)]
-    if len(numbers) < 2:
-        raise InputError(f"{len(places)} frames have no two lags between {lags} ps.")
-    squared = np.array(
-        [((places[lag:] - places[:-lag]) ** 2).sum(-1).mean((0, 2)) for lag in numbers]
-    )
-    slopes: Array = np.polyfit(numbers * spacing, squared, 1)[0] / 6.0
+def displacements(places: Array, most: int) -> Array:
+    """Mean squared displacements (L, S), A^2, of frames (F, S, n, 3) at lags of 1 to L frames."""
+    lags = range(1, min(most, len(places) - 1) + 1)
+    squares = [((places[lag:] - places[:-lag]) ** 2).sum(-1).mean((0, 2)) for lag in lags]
+    return np.array(squares)
+
+
+def diffusion_of(squares: Array, spacing: float, lags: Sequence[float]) -> Array:
+    """D (S,), A^2/ps, of mean squared displacements at lags that are `spacing` ps apart."""
+    times = spacing * np.arange(1, len(squares) + 1)
+    inside = (times >= lags[0]) & (times <= lags[1])
+    if inside.sum() < 2:
+        raise InputError(f"Frames of {times[-1]:g} ps have no two lags between {lags} ps.")
+    slopes: Array = np.polyfit(times[inside], squares[inside], 1)[0] / 6.0
     return slopes
 
 
@@ -188,7 +192,9 @@ class Bench:
             ]
             row["left_out"] = 1.0 - float(kept.mean())
         else:
-            row["D"] = diffusion_of(places, spacing, tuple(options.lags)).tolist()
+            squares = displacements(places, math.floor(options.lags[1] / spacing))
+            row["D"] = diffusion_of(squares, spacing, options.lags).tolist()
+            row["squares"] = squares.tolist()
             quarters = np.array_split(np.array(frames.kelvin), 4)
             row["rise"] = (quarters[3].mean(0) - quarters[0].mean(0)).tolist()
         row["seconds"] = time.perf_counter() - began
