@@ -348,7 +348,7 @@ def profile_of(row: Pooled, width: int) -> tuple[Array, Array]:
 def profile_table(rows: Sequence[Pooled], width: int, least: float) -> list[str]:
     """The lines of the rows, of which the first is the reference, and of the bins."""
     shares, errors = map(np.array, zip(*(profile_of(row, width) for row in rows), strict=True))
-    kept = np.flatnonzero(shares[0] >= least)
+    kept = np.flatnonzero((shares[0] >= least) & (shares[0] > 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
         change, relative = -np.log(shares / shares[0]), errors / shares
     lines = [
@@ -432,6 +432,8 @@ def arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if not options.join and (options.start is None) == (options.structure is None):
         parser.error("give either --start or --structure")
+    if options.replicas < 3:
+        parser.error("errors come from the scatter of three --replicas or more")
     return options
 
 

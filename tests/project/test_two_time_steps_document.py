@@ -111,18 +111,90 @@ def test_replicas_share_their_starts_and_commands_their_rows(
             assert name == "g" or found["error"] > 0.0
 
 
-def test_differences_are_those_of_each_replica(module: ModuleType) -> None:
-    rng = np.random.default_rng(3)
-    start = rng.normal(300.0, 30.0, size=16)
-    reference, own = (start + rng.normal(0.0, 0.1, size=16) for _ in range(2))
-    rows = [
-        row(module, step, **{"T kin H": module.statistic(values, values)})
-        for step, values in ((0.25, reference), (0.5, own + 6.0))
+def of_systems(module: ModuleType, systems: Any) -> dict[str, Any]:
+    found: dict[str, Any] = module.statistic(np.array(systems), np.array(systems))
+    return found
+
+
+def test_temperatures_stand_beside_that_of_the_bath(module: ModuleType) -> None:
+    reference = row(module, 0.25, U=value(1.0, 0.001), **{"T conf H": value(301.0, 1.0)})
+    own = row(module, 2.0, U=value(1.0, 0.001), **{"T conf H": value(301.8, 0.3)})
+    assert set(module.verdicts(own, reference)) == {"U", "T conf H"}
+    checks = module.verdicts(own, reference, 300.0)
+    assert set(checks) == {"U", "T conf H", "T conf H of the bath"}
+    exact = checks["T conf H of the bath"]
+    assert (exact.difference, exact.twice_error) == pytest.approx((0.6, 0.2))
+    assert checks["T conf H"].twice_error == pytest.approx(2.0 * np.hypot(1.0, 0.3) / 3.01)
+    assert [checks[name].word for name in ("T conf H", "T conf H of the bath")] == ["ok", "ok"]
+    hot = row(module, 2.0, **{"T conf H": value(303.8, 0.1)})
+    assert module.state_of(hot, reference) == "?"
+    assert module.state_of(hot, reference, 300.0) == "no"
+
+
+def test_rows_of_several_seeds_are_joined_by_start(
+    printed: Callable[..., str], module: ModuleType, tmp_path: Path
+) -> None:
+    starts, bins = np.array([-3.0, 0.0, 3.0]), np.ones(4)
+    files = []
+    for seed, picoseconds, shift in ((1, 10.0, 0.0), (2, 30.0, 4.0)):
+        rows = {}
+        for key, timestep, more in (("0.25x1@own", 0.25, 0.0), ("2x1@own", 2.0, 1.0)):
+            systems = 300.0 + starts + shift + more
+            made = row(module, timestep, **{"T kin H": of_systems(module, systems)})
+            made["means"]["g"] = module.distribution_of([bins * systems[:, None]])
+            extra = {"ps": picoseconds, "samples": 5, "seconds": 1.0, "effective_per_ps": 2.0}
+            rows[key] = made | extra
+        if seed == 1:
+            rows["4x1@own"] = {**row(module, 4.0), "failed": "too hot"}
+            del rows["4x1@own"]["means"]
+        about = {"large": "a", "small": "b", "seed": seed, "temperature_K": 300.0}
+        files.append(tmp_path / f"{seed}.json")
+        files[-1].write_text(json.dumps({"about": about, "rows": rows}))
+    records = [json.loads(path.read_text()) for path in files]
+    found = module.joined(records, {"large": "big", "small": "b"})
+    assert found["about"] == {"large": "big", "small": "b", "seed": "1; 2", "temperature_K": 300.0}
+    own = found["rows"]["2x1@own"]
+    assert own["ps"] == 40.0
+    np.testing.assert_allclose(own["means"]["T kin H"]["systems"], 304.0 + starts)
+    assert own["means"]["T kin H"]["error"] == pytest.approx(3.0 / 3**0.5)
+    np.testing.assert_allclose(own["means"]["g"]["value"], 304.0)
+    assert found["rows"]["4x1@own"]["failed"] == "too hot"
+    text = printed("multiple_time_steps", "big", "b", "--join", *files, "--out", tmp_path / "all")
+    assert text == (tmp_path / "all.md").read_text() + "\n"
+    assert "| own | 2 | 2 | +0.33 ± 1.62 ? (+1.33 ± 1.15 ?) |" in text
+
+
+def test_the_reference_may_have_a_friction_of_its_own(
+    printed: Callable[..., str],
+    module: ModuleType,
+    tiny_potential: Path,
+    water_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frictions: list[tuple[float, float]] = []
+
+    class Bath(module.LangevinMiddle):  # type: ignore[misc, name-defined]
+        def __init__(self, timestep: float, temperature: float, friction: float) -> None:
+            frictions.append((timestep, friction))
+            super().__init__(timestep, temperature, friction)
+
+    monkeypatch.setattr(module, "LangevinMiddle", Bath)
+    options = [
+        *("multiple_time_steps", tiny_potential, tiny_potential, "--structure", water_file),
+        *("--repeat", "1x1x1", "--plain", 0.5, "--two-steps", "--ps", 0.01, "--every-fs", 0.5),
+        *("--equilibrate-ps", 0.002, "--seconds", 0, "--device", "cpu", "--bath", "langevin"),
+        *("--friction", 5, "--reference-friction", 30, "--out", tmp_path / "table"),
     ]
-    verdict = module.verdicts(rows[1], rows[0])["T kin H"]
-    assert verdict.difference == pytest.approx(2.0, abs=0.1)
-    assert 0.005 < verdict.twice_error < 0.06
-    assert rows[0]["means"]["T kin H"]["error"] == pytest.approx(30.0 / 4.0, rel=0.5)
+    text = printed(*options)
+    assert "langevin, 5/ps, reference 30/ps" in text
+    assert frictions == [(0.5, 5.0), (0.25, 30.0), (0.5, 5.0)]  # the first of all starts
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert list(rows) == ["0.25x1@own", "0.5x1@own"]
+    (tmp_path / "more.start.extxyz").write_bytes((tmp_path / "table.start.extxyz").read_bytes())
+    printed(*options, "--out", tmp_path / "more", "--no-reference", "--seed", 1)
+    assert list(json.loads((tmp_path / "more.json").read_text())["rows"]) == ["0.5x1@own"]
+    assert printed(*options, "--out", tmp_path / "none", "--ps", 0).count("| - | - |") == 1
 
 
 def test_samples_are_those_of_the_structure(module: ModuleType) -> None:

@@ -1,0 +1,118 @@
+"""The script about diffusion and dihedrals: its numbers are those of cases that are known."""
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.usefixtures("checked_once")
+
+
+@pytest.fixture
+def module() -> ModuleType:
+    return import_module("slow_observables")
+
+
+def test_diffusion_is_that_of_brownian_motion(module: ModuleType) -> None:
+    rng = np.random.default_rng(1)
+    spacing, coefficients = 0.05, np.array([0.2, 0.4])
+    widths = np.sqrt(2.0 * coefficients * spacing)[:, None, None]
+    places = np.cumsum(widths * rng.normal(size=(400, 2, 300, 3)), 0)
+    squares = module.displacements(places, 40)
+    assert squares.shape == (40, 2)
+    found = module.diffusion_of(squares, spacing, (0.5, 2.0))
+    np.testing.assert_allclose(found, coefficients, rtol=0.05)
+    with pytest.raises(Exception, match="no two lags"):
+        module.diffusion_of(squares, spacing, (3.0, 4.0))
+
+
+def pooled(module: ModuleType, text: str, **values: Any) -> Any:
+    return module.Pooled(module.steps_of(text), [{"ps": 10.0, **values}])
+
+
+def test_diffusion_is_compared_at_one_temperature(module: ModuleType) -> None:
+    rng = np.random.default_rng(2)
+    rows = []
+    for text, kelvin, factor in (("0.5", 300.0, 1.0), ("1.5x4", 292.0, 1.05)):
+        own = kelvin + 10.0 * rng.normal(size=32)
+        coefficients = factor * 0.1 * (1.0 + 0.025 * (own - 300.0)) + 0.001 * rng.normal(size=32)
+        values = {"D": coefficients, "kelvin": own, "rise": np.zeros(32)}
+        rows.append(pooled(module, text, **values))
+    lines = module.diffusion_table(rows, 300.0)
+    last = lines[3].split("|")[-2].split()
+    assert float(last[0]) == pytest.approx(5.0, abs=1.0)  # D itself differs by -15 %
+    assert 0.2 < float(last[2]) < 2.0
+    assert float(lines[-1].split()[3]) == pytest.approx(2.5, abs=0.2)
+
+
+def test_profiles_differ_by_what_their_shares_do(module: ModuleType) -> None:
+    rng = np.random.default_rng(3)
+    flat = np.full(360, 1.0 / 360.0)
+    other = flat.copy()
+    other[:15] *= 1.3
+    counts = [rng.multinomial(20000, one / one.sum(), size=64) for one in (flat, other)]
+    rows = [
+        pooled(module, text, counts=own, left_out=0.1, kelvin=np.zeros(64))
+        for text, own in zip(("1", "1.5x4"), counts, strict=True)
+    ]
+    share, error = module.profile_of(rows[0], 15)
+    np.testing.assert_allclose(share, 1.0 / 24.0, rtol=0.02)
+    expected = np.sqrt(1.0 / 24.0 * 23.0 / 24.0 / (64 * 20000))
+    np.testing.assert_allclose(error, expected, rtol=0.4)
+    lines = module.profile_table(rows, 15, 0.02)
+    cells = [cell.strip() for cell in lines[3].split("|")[1:-1]]
+    assert cells[:4] == ["1.5 x 4", "6", "640", "0.1"]
+    assert cells[5] == "-180 to -165"
+    assert float(cells[6].split()[0]) == pytest.approx(-np.log(1.3), abs=0.03)
+    assert cells[6].endswith("**no**")
+    assert lines[-1] == "24 bins of 15° hold 100.0 %."
+
+
+def test_angles_are_those_of_four_points(module: ModuleType) -> None:
+    turn = np.radians([60.0, -150.0])
+    last = np.stack([np.cos(turn), np.sin(turn), np.ones(2)], -1)
+    places = np.zeros((1, 2, 4, 3))
+    places[:, :, 0, 0] = 1.0
+    places[:, :, 2, 2] = 1.0
+    places[:, :, 3] = last
+    np.testing.assert_allclose(np.abs(module.angles_of(places)), [[60.0, 150.0]])
+
+
+@pytest.mark.parametrize("kind", ["diffusion", "dihedral"])
+def test_rows_are_made_once_and_joined(
+    printed: Callable[..., str],
+    module: ModuleType,
+    tiny_potential: Path,
+    water_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    options = [
+        *("slow_observables", tiny_potential, tiny_potential, "--structure", water_file),
+        *("--replicas", 3, "--steps", 0.5, "0.25x2", "--ps", 0.02, "--every-fs", 0.5),
+        *("--equilibrate-ps", 0.002, "--lags", 0.001, 0.004, "--device", "cpu"),
+        *("--out", tmp_path / "table"),
+    ]
+    if kind == "dihedral":
+        options += ["--dihedral", 1, 0, 3, 4, "--without", 2, 0, 3, 5, 170, 180, "--least", 0]
+    assert "Two rows are needed" in printed(*options, "--minutes", 0)
+    text = printed(*options)
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert list(rows) == ["0.5", "0.25x2"]
+    for seeds in rows.values():
+        assert list(seeds) == ["0"]
+        assert len(seeds["0"]["kelvin"]) == 3
+    assert "| 0.25 x 2 | 0.5 |" in text
+    monkeypatch.setattr(module.Bench, "made", None)
+    assert text.endswith(printed(*options))
+    file = tmp_path / "table.json"
+    both = printed(*options, "--join", file, file, "--out", tmp_path / "both")
+    assert both == (tmp_path / "both.md").read_text() + "\n"
+    with pytest.raises(Exception, match="give another --out"):
+        printed(*options, "--ps", 0.03)
