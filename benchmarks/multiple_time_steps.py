@@ -7,10 +7,11 @@ shipped water repeated 2 x 2 x 4 times (3,072 atoms), in rows of equal simulated
 of 0.25 fs as the reference, longer plain steps, and outer steps of several steps by SMALL. A row is
 written to FILE.json and FILE.md when it is done. Rows that FILE.json has already are kept, so that
 the same command goes on, and several such commands at a time share the rows. A row that --minutes
-leaves no time for is not begun, and one that it cuts off in its second half is kept. Rows of heavy
-hydrogens (--hydrogen-mass 3.024) go into the same file: averages do not depend on masses. The bath
-is stochastic velocity rescaling, which leaves the balance between elements alone and lets energies
-decorrelate fast; --bath langevin takes friction.
+leaves no time for is not begun, and one that it cuts off in its second half is kept. One that fails
+leaves its last structures in FILE.*.failed.extxyz. Rows of heavy hydrogens (--hydrogen-mass 3.024)
+go into the same file: averages do not depend on masses. The bath is stochastic velocity rescaling,
+which leaves the balance between elements alone and lets energies decorrelate fast; --bath langevin
+takes friction.
 
 --replicas 16 takes so many systems at a time, each with a start of its own, which all rows share;
 errors come from their scatter. Averages do not depend on friction either, so --reference-friction
@@ -463,12 +464,7 @@ class Bench:
         if simulation.step < count:
             print("No time was left for the bath; give the same command and more --minutes.")
             return False
-        places = simulation.state.places().cpu().numpy().reshape(len(systems), -1, 3)
-        frames = [
-            to_ase(system.replace(positions=own, velocities=None))
-            for system, own in zip(systems, places, strict=True)
-        ]
-        ase.io.write(path, frames)
+        keep(path, simulation, systems)
         return True
 
     def sampled(self, start: list[System], mass: float | None, steps: Steps) -> dict[str, Any]:
@@ -491,6 +487,8 @@ class Bench:
                     break
                 simulation.run(min(some, count - simulation.step))
         except SimulationError as error:
+            path = Path(f"{options.out}.{key_of(mass, steps)}.failed.extxyz")
+            keep(path, simulation, start)
             return {"failed": str(error)}
         energy = mean_of(samples.energy)
         assert energy is not None
@@ -522,6 +520,16 @@ class Bench:
             "heavy": SYMBOLS[int(start[0].numbers[samples.alike[0]])],
             "means": found,
         }
+
+
+def keep(path: Path, simulation: Simulation, systems: Sequence[System]) -> None:
+    """Writes where the atoms of equal systems are."""
+    places = simulation.state.places().cpu().numpy().reshape(len(systems), -1, 3)
+    frames = [
+        to_ase(system.replace(positions=own, velocities=None))
+        for system, own in zip(systems, places, strict=True)
+    ]
+    ase.io.write(path, frames)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,10 @@ class SamplingConfig(Part):
     moved: Annotated[float, Field(ge=0, lt=1)] = 0.3
     """Share of the frames that are copies of others with atoms moved: displaced; bonds stretched;
     parts turned about bonds or swung about atoms; atoms pushed together; cells strained."""
+    drawn: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the frames that are copies of others with some hydrogens drawn out of their bonds or
+    into them, by `stretch`, half of them towards the next heavy atom, also in cells, whose bonds no
+    other move stretches. A student that takes a proton for free there lets outer steps run away."""
     pairs: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Share of the moved frames of molecules that hold two copies of one, near each other."""
     relaxed: Annotated[float, Field(ge=0, le=1)] = 0.2
@@ -74,7 +78,9 @@ class SamplingConfig(Part):
     """eV; frames on which the energies of several teachers differ by more get no label."""
 
     @model_validator(mode="after")
-    def _squeezes(self) -> Self:
+    def _is_possible(self) -> Self:
+        if self.moved + self.drawn >= 1.0:
+            raise ValueError("moved and drawn leave no frame of dynamics; their sum is below 1")
         if self.squeezed_to >= self.believed_to:
             raise ValueError("squeezed_to must lie below believed_to, where squeezed frames begin")
         return self

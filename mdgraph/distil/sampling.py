@@ -7,12 +7,13 @@ from typing import Final
 
 import numpy as np
 import torch
+from ase.neighborlist import primitive_neighbor_list
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from mdgraph.data import LabelledFrame
 from mdgraph.data.bonding import bond_lengths, bonded
-from mdgraph.data.similarity import has_contact
+from mdgraph.data.similarity import full_cell, has_contact
 from mdgraph.distil.config import SamplingConfig
 from mdgraph.engine import FIRE, LangevinMiddle, Simulation
 from mdgraph.engine.batches import Batches
@@ -20,6 +21,7 @@ from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.engine.relaxation import relax
 from mdgraph.errors import MDGraphError
 from mdgraph.evaluators import Evaluator
+from mdgraph.io.topology import BOND_FACTOR
 from mdgraph.models import Atoms, PotentialModule
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import full_float32, precision_named
@@ -50,6 +52,13 @@ Move = Callable[[System, np.random.Generator, SamplingConfig], System | None]
 _CLOSEST = 0.7
 """Of the sum of two covalent radii; moves never bring atoms nearer than the shorter of this and
 their distance before."""
+
+
+_REACH = 3.5
+"""A, to atoms that a hydrogen is drawn towards or must not meet."""
+
+_DRAWN = 48
+"""Atoms of a system to each of its hydrogens that are drawn."""
 
 
 def displace(system: System, rng: np.random.Generator, config: SamplingConfig) -> System:
@@ -163,6 +172,40 @@ def meet(system: System, rng: np.random.Generator, config: SamplingConfig) -> Sy
     return System(numbers, positions) if (between >= closest).all() else None
 
 
+def draw(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
+    """Hydrogens nearer to the atoms that hold them or further away, in a cell or without one.
+
+    Half of them along the bond, half towards the next heavy atom, as a proton would leave; one of
+    `_DRAWN` atoms, none within reach of another.
+    """
+    first, second, distance, way = primitive_neighbor_list(
+        "ijdD", system.pbc, full_cell(system), system.positions, _REACH
+    )
+    least = _CLOSEST * bond_lengths(system.numbers)
+    positions, free = system.positions.copy(), system.numbers == 1
+    most = max(1, len(system) // _DRAWN)
+    drawn = 0
+    for atom in rng.permutation(np.flatnonzero(free)):
+        around = np.flatnonzero(first == atom)
+        around = around[np.argsort(distance[around], kind="stable")]
+        holding = around[system.numbers[second[around]] != 1]
+        if drawn == most or not free[atom] or not len(holding):
+            continue
+        own, length = way[holding[0]], distance[holding[0]]
+        if length > BOND_FACTOR * least[atom, second[holding[0]]] / _CLOSEST:
+            continue
+        other = way[holding[1]] if len(holding) > 1 and rng.uniform() < 0.5 else 0.0
+        along = (other - own) / np.linalg.norm(other - own)
+        change = own + rng.uniform(*config.stretch) * length * along
+        after = np.linalg.norm(way[around] - change, axis=1)
+        if (after < np.minimum(least[atom, second[around]], distance[around]) - 1e-9).any():
+            continue
+        positions[atom] += change
+        free[second[around]] = free[atom] = False
+        drawn += 1
+    return system.replace(positions=positions) if drawn else None
+
+
 MOVES: Final[dict[str, Move]] = {
     "displaced": displace,
     "stretched": stretch,
@@ -274,7 +317,8 @@ def sampled(
     """
     rng = np.random.default_rng(seed)
     number = len(config.temperatures) * config.trajectories
-    dynamic = round(config.frames * (1.0 - config.moved))
+    unmoved = 1.0 - config.moved - config.drawn
+    dynamic = round(config.frames * unmoved)
     each = max(1, round(dynamic / number))
     samples: list[Sample] = []
     for place, temperature in enumerate(
@@ -285,7 +329,7 @@ def sampled(
         samples += _dynamics(
             systems, evaluator, config, temperature, each, device, seed * 1000 + place
         )
-    copies = round(len(samples) * config.moved / (1.0 - config.moved))
+    copies = round(len(samples) * config.moved / unmoved)
     moved: list[Sample] = []
     relaxing: list[Sample] = []
     sources = rng.integers(len(samples), size=copies)
@@ -295,6 +339,10 @@ def sampled(
             relaxing.append(Sample(copy, "relaxed", samples[index].held_out))
         else:
             moved.append(Sample(copy, kind, samples[index].held_out))
+    for index in rng.integers(len(samples), size=round(len(samples) * config.drawn / unmoved)):
+        drawn = draw(samples[index].system, rng, config)
+        if drawn is not None:
+            moved.append(Sample(drawn.replace(velocities=None), "drawn", samples[index].held_out))
     return [*samples, *moved, *_relaxed(relaxing, evaluator, device)]
 
 
