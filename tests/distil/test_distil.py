@@ -23,7 +23,7 @@ from mdgraph.distil.sampling import Sample, labelled, sampled
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
 from mdgraph.evaluators import AutogradEvaluator
-from mdgraph.io.structures import from_ase
+from mdgraph.io.structures import from_ase, read_system
 from mdgraph.models import TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import precision_named
@@ -331,6 +331,24 @@ def test_relaxed_frames_lie_lower_for_the_potential_that_drives(
         means.append(np.mean([result[place].energy / len(own[place]) for place in range(len(own))]))
     assert means[1] < means[0]
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_drawn_frames_come_beside_all_others(tiny_potential: Path, water_file: Path) -> None:
+    evaluator = AutogradEvaluator(load(tiny_potential).at_precision(torch.float64))
+    starts = [read_system(water_file)]
+    options = {"temperatures": (100.0,), "trajectories": 2, "interval": 2, "relaxed": 0.0}
+    rows = [
+        sampled(starts, evaluator, SamplingConfig(**options, **more), torch.device("cpu"), 1)
+        for more in ({"frames": 24, "moved": 0.5}, {"frames": 36, "moved": 1 / 3, "drawn": 1 / 3})
+    ]
+    assert len(rows[0]) == 24
+    assert 30 <= len(rows[1]) <= 36  # where no hydrogen can be drawn there is no frame
+    for one, other in zip(*rows, strict=False):
+        assert one.kind == other.kind
+        np.testing.assert_array_equal(one.system.positions, other.system.positions)
+    assert {sample.kind for sample in rows[1][24:]} == {"drawn"}
+    with pytest.raises(ValueError, match="leave no frame of dynamics"):
+        SamplingConfig(moved=0.5, drawn=0.5)
 
 
 def test_near_copies_are_dropped(teacher: Path) -> None:

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 from ase.build import bulk, molecule
+from ase.geometry import get_distances
 
+from mdgraph.checkpoints import shipped_potentials
 from mdgraph.data.bonding import bond_lengths, bonded
 from mdgraph.distil.config import SamplingConfig
 from mdgraph.distil.sampling import (
@@ -11,13 +13,14 @@ from mdgraph.distil.sampling import (
     bend,
     collide,
     displace,
+    draw,
     meet,
     move_atoms,
     strain,
     stretch,
     turn,
 )
-from mdgraph.io.structures import from_ase
+from mdgraph.io.structures import from_ase, read_system
 from mdgraph.system import System
 
 CONFIG = SamplingConfig()
@@ -132,6 +135,55 @@ def test_cells_are_strained_with_their_atoms() -> None:
     np.testing.assert_allclose(after.positions @ np.linalg.inv(after.cell), before, atol=1e-12)
     assert not np.allclose(after.cell, crystal.cell)
     assert strain(ethanol(), np.random.default_rng(0), CONFIG) is None
+
+
+def test_hydrogens_of_a_cell_are_drawn_along_bonds_and_to_the_next_heavy_atom() -> None:
+    before = read_system(shipped_potentials()["water-pbe0"] / "start.extxyz")
+    oxygens = np.flatnonzero(before.numbers == 8)
+    moved, lengths, toward = [], [], []
+    for seed in range(12):
+        after = draw(before, np.random.default_rng(seed), CONFIG)
+        assert after is not None
+        changed = np.flatnonzero((after.positions != before.positions).any(1))
+        assert (before.numbers[changed] == 1).all()
+        assert len(changed) == 4  # of 192 atoms
+        cell = {"cell": before.cell, "pbc": before.pbc}
+        apart = get_distances(before.positions[changed], **cell)[1]
+        assert (apart + 9.0 * np.eye(4)).min() > 3.5
+        vectors, old = get_distances(before.positions[changed], before.positions[oxygens], **cell)
+        ways, new = get_distances(after.positions[changed], before.positions[oxygens], **cell)
+        for hydrogen in range(4):
+            own, other = np.argsort(old[hydrogen])[:2]
+            ratio = new[hydrogen, own] / old[hydrogen, own]
+            assert CONFIG.stretch[0] <= ratio <= CONFIG.stretch[1]
+            lengths.append(ratio)
+            straight = [
+                np.linalg.norm(np.cross(ways[hydrogen, own], way)) < 1e-9
+                for way in (
+                    vectors[hydrogen, own],
+                    vectors[hydrogen, other] - vectors[hydrogen, own],
+                )
+            ]
+            assert sum(straight) == 1
+            toward.append(straight[1])
+        everything = get_distances(after.positions[changed], after.positions, **cell)[1]
+        least = 0.7 * bond_lengths(before.numbers)[changed]
+        everything[np.arange(4), changed] = np.inf
+        assert (everything >= least - 1e-9).all()
+        moved.append(tuple(changed))
+    assert len(set(moved)) > 6
+    assert min(lengths) < 0.9
+    assert max(lengths) > 1.4
+    assert 0.25 < np.mean(toward) < 0.75
+
+
+def test_hydrogens_of_molecules_are_drawn_and_crystals_have_none() -> None:
+    rng = np.random.default_rng(0)
+    before = ethanol()
+    after = draw(before, rng, CONFIG)
+    assert after is not None
+    assert (after.positions != before.positions).any(1).sum() == 1
+    assert draw(from_ase(bulk("Cu", cubic=True)), rng, CONFIG) is None
 
 
 def test_every_structure_can_be_moved() -> None:

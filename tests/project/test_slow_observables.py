@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mdgraph.io.structures import read_system
+
 pytestmark = pytest.mark.usefixtures("checked_once")
 
 
@@ -116,3 +118,26 @@ def test_rows_are_made_once_and_joined(
     assert both == (tmp_path / "both.md").read_text() + "\n"
     with pytest.raises(Exception, match="give another --out"):
         printed(*options, "--ps", 0.03)
+
+
+def test_hydrogens_are_moved_along_their_hydrogen_bonds(
+    printed: Callable[..., str], tiny_potential: Path, water_file: Path
+) -> None:
+    module = import_module("hydrogen_bonds")
+    system = read_system(water_file)
+    length, hydrogen, copies = module.moved(system, 1)[0]
+    near = np.linalg.norm(system.positions[hydrogen] - system.positions, axis=1)
+    assert (near > 0.5).sum() == 5
+    places = np.array([copy.positions for copy in copies])
+    still = np.delete(places, hydrogen, 1)
+    assert (still == still[0]).all()
+    oxygen = np.argmin(np.where(system.numbers == 8, near, np.inf))
+    bonds = np.linalg.norm(places[:, hydrogen] - system.positions[oxygen], axis=1)
+    np.testing.assert_allclose(bonds, module.LENGTHS)
+    assert 2.0 < length < 5.0
+    text = printed("hydrogen_bonds", tiny_potential, "--structures", water_file, "--device", "cpu")
+    lines = text.splitlines()
+    assert lines[0].startswith("2 hydrogen bonds of ")
+    assert len(lines) == 4
+    assert len({line.count("|") for line in lines[1:]}) == 1
+    assert " of 2, at most " in lines[3]
