@@ -29,7 +29,7 @@ LENGTHS: Final = (0.85, 0.95, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5)
 
 
 def moved(system: System, count: int) -> list[tuple[float, int, list[System]]]:
-    """Of the shortest hydrogen bonds: their lengths, hydrogens, and copies at `LENGTHS`."""
+    """Of the shortest hydrogen bonds: H to acceptor, A, the hydrogen, and copies at `LENGTHS`."""
     hydrogens, heavy = np.flatnonzero(system.numbers == 1), np.flatnonzero(system.numbers != 1)
     vectors, distances = ase.geometry.get_distances(
         system.positions[hydrogens], system.positions[heavy], system.cell, system.pbc
@@ -43,7 +43,7 @@ def moved(system: System, count: int) -> list[tuple[float, int, list[System]]]:
             positions = system.positions.copy()
             positions[hydrogens[place]] += vectors[place, own] + bond * way / length
             copies.append(system.replace(positions=positions, velocities=None))
-        found.append((length, int(hydrogens[place]), copies))
+        found.append((float(distances[place, other]), int(hydrogens[place]), copies))
     return sorted(found, key=lambda one: one[0])[:count]
 
 
