@@ -27,11 +27,11 @@ def longest_outer_step(mass: float) -> float:
 
     An O-H bond vibrates in 9 fs, and impulses at half of that time heat it, whatever the friction
     (resonance, DOI 10.1103/PhysRevLett.93.150201). In liquids some vibrate faster: water ran away
-    at 4 fs by two pairs of potentials, and held at 6 fs with hydrogen of 3 amu
+    at 4 fs by two pairs of potentials, and with hydrogen of 3 amu at 6 fs, while it held at 5.25
     (docs/multiple_time_steps.md). So 3.8 fs, a tenth below what is measured of a pair that differs
-    little, and 6 fs; bonds of heavier atoms vibrate in times that go as the root of the mass.
+    little, and 5.25; bonds of heavier atoms vibrate in times that go as the root of the mass.
     """
-    return _by_mass(mass, 3.8, 6.0)
+    return _by_mass(mass, 3.8, 5.25)
 
 
 def _by_mass(mass: float, of_hydrogen: float, of_three: float) -> float:
