@@ -34,6 +34,7 @@ from mdgraph.data import (
 from mdgraph.data.splits import write_split
 from mdgraph.devices import device_named
 from mdgraph.distil.config import DistilConfig
+from mdgraph.distil.random_search import random_structures
 from mdgraph.distil.sampling import Labelling, labelled, sampled, with_weight
 from mdgraph.distil.squeezed import squeezed
 from mdgraph.errors import InputError, name_some
@@ -106,9 +107,14 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
     dataset = open_dataset(config.data) if config.data else None
     structures = [system for path in config.structures for system in read_systems(Path(path))]
     starts = _starts(config, dataset, structures)
-    _check_elements(teachers, starts)
+    further = config.sampling.random and config.sampling.random_teacher
+    of_random = [Teacher.read(config.sampling.random_teacher)] if further else []
+    _check_elements([*teachers, *of_random], starts)
     precision = precision_named("mixed")
     evaluators = [chosen_evaluator(one.potential, precision, device) for one in teachers]
+    random_evaluator = (
+        chosen_evaluator(of_random[0].potential, precision, device) if of_random else None
+    )
     driver, known = evaluators[0], teachers[0].potential
     earlier: list[tuple[LabelledFrame, bool]] = []
     for number in range(1, config.rounds + 1):
@@ -123,9 +129,11 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
             )
             samples = sampled(starts, driver, config.sampling, device, config.seed + number)
             labelling = labelled(samples, evaluators, known, config.sampling, device)
-            labelling = labelling.with_training(
-                squeezed(
-                    structures or starts, evaluators, config.sampling, device, config.seed + number
+            seed = config.seed + number
+            lattices = squeezed(structures or starts, evaluators, config.sampling, device, seed)
+            labelling = labelling.joined(Labelling(lattices, len(lattices), 0, 0, 0)).joined(
+                random_structures(
+                    starts, driver, evaluators, random_evaluator, config.sampling, device, seed
                 )
             )
             logger.info("Round %d: %s.", number, _labelling_text(labelling))
@@ -134,7 +142,7 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
                     "No frame got a label; lower sampling.temperatures, or raise "
                     "sampling.disagreement or sampling.largest_force."
                 )
-            _write_set(folder, config, dataset, earlier, labelling, teachers)
+            _write_set(folder, config, dataset, earlier, labelling, [*teachers, *of_random])
         earlier = _teacher_frames(folder)
         student = folder / STUDENT
         if not (student / "report.html").exists():
@@ -154,7 +162,7 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
         driver = chosen_evaluator(load(student), precision, device)
     if dataset is not None:
         dataset.close()
-    return _finish(out, config, teachers)
+    return _finish(out, config, teachers, of_random)
 
 
 def _starts(
@@ -282,7 +290,9 @@ def _labelling_text(labelling: Labelling) -> str:
     )
 
 
-def _finish(out: Path, config: DistilConfig, teachers: Sequence[Teacher]) -> dict[str, Any]:
+def _finish(
+    out: Path, config: DistilConfig, teachers: Sequence[Teacher], of_random: Sequence[Teacher]
+) -> dict[str, Any]:
     """Copies the last student into the folder; its card and metrics say whose student it is."""
     student = out / f"round-{config.rounds}" / STUDENT
     records = []
@@ -293,19 +303,13 @@ def _finish(out: Path, config: DistilConfig, teachers: Sequence[Teacher]) -> dic
             records.append(json.loads(path.read_text("utf-8")))
         card = (student / "card.md").read_text("utf-8")
     metrics["distilled"] = {
-        "teachers": [
-            {
-                "name": teacher.name,
-                "level_of_theory": teacher.potential.config.level_of_theory or "not stated",
-                "licence": teacher.potential.config.licence or "not stated",
-                "sha256": teacher.sha256,
-            }
-            for teacher in teachers
-        ],
+        "teachers": [_teacher_record(teacher) for teacher in teachers],
         "rounds": records,
         "label_weight": config.label_weight,
     }
-    card += "\n".join(_card_lines(metrics, teachers, records)) + "\n"
+    if of_random:
+        metrics["distilled"]["random_teacher"] = _teacher_record(of_random[0])
+    card += "\n".join(_card_lines(metrics, teachers, of_random, records)) + "\n"
     for name in _FILES[:-1]:
         source = student / name
         if source.exists() and name != "metrics.json":
@@ -317,16 +321,29 @@ def _finish(out: Path, config: DistilConfig, teachers: Sequence[Teacher]) -> dic
     return metrics
 
 
+def _teacher_record(teacher: Teacher) -> dict[str, str]:
+    return {
+        "name": teacher.name,
+        "level_of_theory": teacher.potential.config.level_of_theory or "not stated",
+        "licence": teacher.potential.config.licence or "not stated",
+        "sha256": teacher.sha256,
+    }
+
+
 def _copy(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
 
 
 def _card_lines(
-    metrics: dict[str, Any], teachers: Sequence[Teacher], records: Sequence[dict[str, Any]]
+    metrics: dict[str, Any],
+    teachers: Sequence[Teacher],
+    of_random: Sequence[Teacher],
+    records: Sequence[dict[str, Any]],
 ) -> list[str]:
     """The chapter of the card about the distillation."""
     names = "; ".join(teacher.text for teacher in teachers)
     lines = ["", "## Distilled", "", f"- teacher: {names}"]
+    lines += [f"- random structures by: {teacher.text}" for teacher in of_random]
     for number, record in enumerate(records, 1):
         counts = ", ".join(f"{count} {kind}" for kind, count in record["frames"].items())
         lines.append(

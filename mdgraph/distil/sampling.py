@@ -349,27 +349,49 @@ def sampled(
 def _relaxed(
     samples: Sequence[Sample], evaluator: Evaluator, device: torch.device
 ) -> Iterator[Sample]:
-    """Samples on their way to a minimum, some a few steps along it and others more.
-
-    Those of a batch in which forces are not finite are left out.
-    """
+    """Samples on their way to a minimum, some a few steps along it and others more."""
     for number, steps in enumerate(_RELAXATION):
         some = samples[number :: len(_RELAXATION)]
-        for batch in (some[start : start + _BATCH] for start in range(0, len(some), _BATCH)):
-            try:
-                for place, relaxed in relax(
-                    [sample.system for sample in batch],
-                    [sample.kind for sample in batch],
-                    evaluator,
-                    FIRE(1e-3),
-                    steps,
-                    device=device,
-                    precision=precision_named("mixed"),
-                    partial=True,
-                ):
-                    yield replace(batch[place], system=relaxed.system)
-            except MDGraphError as error:
-                logger.info("Moved frames cannot be relaxed: %s", error)
+        systems = [sample.system for sample in some]
+        for place, system in relaxed_for(systems, evaluator, device, steps):
+            yield replace(some[place], system=system)
+
+
+def relaxed_for(
+    systems: Sequence[System],
+    evaluator: Evaluator,
+    device: torch.device,
+    steps: int,
+    cell: bool = False,
+) -> Iterator[tuple[int, System]]:
+    """Places of systems, and the systems after some steps of FIRE.
+
+    Those of a batch in which forces are not finite, or a cell collapses, are left out.
+
+    Args:
+        systems: structures.
+        evaluator: of the forces.
+        device: where they relax.
+        steps: at most.
+        cell: whether cells of systems that are periodic in all directions relax too.
+    """
+    for first in range(0, len(systems), _BATCH):
+        batch = systems[first : first + _BATCH]
+        full = "full" if cell and all(system.pbc.all() for system in batch) else None
+        try:
+            for place, relaxed in relax(
+                batch,
+                [f"sample {first + number}" for number in range(len(batch))],
+                evaluator,
+                FIRE(1e-3, cell_dof=full),
+                steps,
+                device=device,
+                precision=precision_named("mixed"),
+                partial=True,
+            ):
+                yield first + place, relaxed.system
+        except MDGraphError as error:
+            logger.info("Moved frames cannot be relaxed: %s", error)
 
 
 def _dynamics(
@@ -428,10 +450,17 @@ class Labelling:
     extreme: int
     copies: int
 
-    def with_training(self, frames: Sequence[LabelledFrame]) -> "Labelling":
-        """With further labelled frames for training."""
-        every = [*frames, *self.frames]
-        return replace(self, frames=every, training=self.training + len(frames))
+    def joined(self, other: "Labelling") -> "Labelling":
+        """With the frames of another one."""
+        training = self.frames[: self.training] + other.frames[: other.training]
+        held_out = self.frames[self.training :] + other.frames[other.training :]
+        return Labelling(
+            training + held_out,
+            len(training),
+            self.unlabelled + other.unlabelled,
+            self.extreme + other.extreme,
+            self.copies + other.copies,
+        )
 
 
 def labelled(
@@ -476,7 +505,7 @@ def labelled(
         above = (energies[0, place] - lowest[_composition(system)]) / len(system)
         if above <= config.largest_energy:
             frames = held_out if sample.held_out else training
-            frames.append(_frame(sample, [own[place] for own in results]))
+            frames.append(labelled_frame(sample, [own[place] for own in results]))
     unlabelled = int(sound.sum() - agreed.sum())
     extreme = near + len(kept) - unlabelled - len(training) - len(held_out)
     return Labelling(
@@ -499,7 +528,8 @@ def _lowest(
     return lowest
 
 
-def _frame(sample: Sample, results: Sequence[EvaluationResult]) -> LabelledFrame:
+def labelled_frame(sample: Sample, results: Sequence[EvaluationResult]) -> LabelledFrame:
+    """A sample with the mean of some results."""
     system = sample.system
     virial = np.mean([result.virial for result in results], axis=0)
     return LabelledFrame(

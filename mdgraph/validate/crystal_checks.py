@@ -1,4 +1,4 @@
-"""Checks of crystals: squeezed and stretched lattices, elasticity, defects, surfaces, phonons.
+"""Checks of crystals: lattices, random structures, elasticity, defects, surfaces, phonons.
 
 Each element that the data hold as a crystal of its own is probed in the phases fcc, hcp, bcc, sc
 and diamond. One of them is the reference phase: what ASE's reference states say that the element
@@ -22,10 +22,13 @@ from mdgraph.evaluators import Evaluator
 from mdgraph.models import Potential
 from mdgraph.system import System
 from mdgraph.validate.crystals import (
+    DIP,
     ENERGY_FROM,
+    HOLE,
     J_PER_M2,
     PUBLISHED,
     SEARCHED,
+    WALL,
     CrystalProbe,
     Phase,
     Value,
@@ -43,27 +46,15 @@ from mdgraph.validate.crystals import (
     supercell,
     with_cell,
 )
+from mdgraph.validate.random_checks import random_checks
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 
 Array = NDArray[np.float64]
 
 
-HOLE: Final = 0.3
-"""eV an atom below the reference phase at rest: ten times what separates phases of metals, and
-more than functionals differ by."""
-
-DIP: Final = (0.03, 0.1)
-"""eV an atom by which the energy may fall on the way from rest before it is looked at, and before
-it is wrong. A lattice that only changes its volume has one minimum; where spins change, a real
-crystal may have another, of some ten meV."""
-
 SLACK: Final = 0.05
 """Share of the highest pressure so far by which it may fall as the crystal is squeezed; changes of
 phase soften a crystal, and none takes back more."""
-
-WALL: Final = (0.5, 0.5, 3.0)
-"""eV and share by which the energy may lie above the judge's, and the energy of the judge up to
-which that counts: a scan at 3 eV an atom need not be exact, and no run gets there."""
 
 LATTICE: Final = (0.03, 0.1)
 """Shares by which a lattice constant may differ from the measured one before it is looked at, and
@@ -157,6 +148,11 @@ def crystal_checks(
             curve = lattice_curve(phase.crystal, probe)
             strict = phase is reference or phase.energy < reference.energy + DIP[0]
             yield _lattice_check(symbol, phase, reference.energy, curve, judge_curve, strict)
+        judge_zero = judge_phases.get(reference.name)
+        judging = None
+        if judge_probe is not None and judge_zero is not None:
+            judging = judge_probe, judge_zero.energy
+        yield from random_checks(symbol, reference, probe, judging)
         for name, check in _PROPERTY_CHECKS.items():
             yield _guarded(name, check, symbol, reference, probe)
         if reference.name == "fcc":
@@ -517,6 +513,28 @@ def _with_sources(
     return Check(name, verdict, sentence, {**numbers, **values, **names})
 
 
+def _cohesion_check(symbol: str, reference: Phase, probe: CrystalProbe) -> Check:
+    """Energy of a free atom; too little lets atoms leave the crystal.
+
+    Too much is never wrong: without spins a density functional has free atoms up to 4 eV higher.
+    """
+    atom = System(Atoms(symbol).numbers, np.zeros((1, 3)))
+    energy = float(probe.energies([atom])[0]) - reference.energy
+    published = PUBLISHED.get(symbol, {})
+    known = published.get("cohesion_eV")
+    verdict = _compared(energy, known, "eV")
+    if known is not None and energy > known.value and verdict is Verdict.WRONG:
+        verdict = Verdict.LOOK
+    sentence = f"A free atom lies {_told(energy, known, 2)} eV above {reference.name}."
+    if not energy > 0.0:
+        verdict = Verdict.WRONG
+        sentence += " The crystal would lose its atoms."
+    numbers = {"cohesion_eV": _rounded(energy)}
+    return _with_sources(
+        f"cohesion of {symbol}", verdict, sentence, numbers, published, ["cohesion_eV"]
+    )
+
+
 def _vacancy_check(symbol: str, reference: Phase, probe: CrystalProbe) -> Check:
     crystal = supercell(symbol, reference)
     count = len(crystal)
@@ -627,6 +645,7 @@ def _fault_check(symbol: str, reference: Phase, probe: CrystalProbe) -> Check:
 _PROPERTY_CHECKS: Final[dict[str, PropertyCheck]] = {
     "derivatives": _derivatives_check,
     "elastic constants": _elastic_check,
+    "cohesion": _cohesion_check,
     "vacancy": _vacancy_check,
     "surfaces": _surfaces_check,
     "phonons": _phonons_check,

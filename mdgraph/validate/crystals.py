@@ -55,6 +55,19 @@ ENERGY_FROM: Final = 0.84
 the denser the crystal is. An energy below that at rest, which no pressure that pushes leads to,
 is a hole there too."""
 
+HOLE: Final = 0.3
+"""eV an atom below the reference phase at rest: ten times what separates phases of metals, and
+more than functionals differ by."""
+
+DIP: Final = (0.03, 0.1)
+"""eV an atom by which the energy may fall on the way from rest before it is looked at, and before
+it is wrong. A lattice that only changes its volume has one minimum; where spins change, a real
+crystal may have another, of some ten meV."""
+
+WALL: Final = (0.5, 0.5, 3.0)
+"""eV and share by which the energy may lie above the judge's, and the energy of the judge up to
+which that counts: a scan at 3 eV an atom need not be exact, and no run gets there."""
+
 COARSE: Final = 0.01
 FINE: Final = 0.005
 """Steps of the lattice constant, and those below `ENERGY_FROM`: pressures of shipped potentials dip
@@ -106,6 +119,9 @@ _EPJAP: Final = "https://www.epjap.org/articles/epjap/full_html/2022/01/ap210276
 
 _LINDA: Final = "DOI 10.48550/arXiv.2405.04876"
 """Linda and others, table 1: PBE."""
+
+_KITTEL: Final = "ISBN 978-0-471-41526-8"
+"""Kittel, Introduction to Solid State Physics, 8th edition, chapter 3, table 1: measured at 0 K."""
 
 _PARKER: Final = "DOI 10.1103/PhysRev.155.712"
 """Parker and others: Raman scattering at 300 K, 520.2 and 300.7 per cm."""
@@ -160,7 +176,12 @@ class CrystalProbe:
         return np.array([r.energy / len(s) for r, s in zip(results, systems, strict=True)])
 
     def relax(
-        self, systems: Sequence[System], force: float, steps: int, cell: str | None = None
+        self,
+        systems: Sequence[System],
+        force: float,
+        steps: int,
+        cell: str | None = None,
+        partial: bool = False,
     ) -> list[Relaxed]:
         """Structures at rest, in their order; syncs.
 
@@ -169,6 +190,7 @@ class CrystalProbe:
             force: eV/A, the largest at rest.
             steps: most of them.
             cell: how the cell changes, see FIRE.
+            partial: no warning where steps do not suffice.
 
         Raises:
             SimulationError: forces are not finite, or a cell collapses.
@@ -183,6 +205,7 @@ class CrystalProbe:
             steps,
             device=self._device,
             precision=self._precision,
+            partial=partial,
         )
         by_place = dict(relaxed)
         return [by_place[place] for place in range(len(systems))]
@@ -466,6 +489,7 @@ def _values(source: str, **numbers: float) -> dict[str, Value]:
 PUBLISHED: Final[dict[str, dict[str, Value]]] = {
     "Cu": {
         **_values(_LANDOLT_BOERNSTEIN, C11_GPa=169.0, C12_GPa=122.0, C44_GPa=75.3),
+        **_values(_KITTEL, cohesion_eV=3.49),
         **_values(_ANGSTEN, vacancy_eV=1.07),
         **_values(
             _TRAN, surface_100_J_per_m2=1.47, surface_110_J_per_m2=1.56, surface_111_J_per_m2=1.31
@@ -475,22 +499,29 @@ PUBLISHED: Final[dict[str, dict[str, Value]]] = {
     },
     "Si": {
         **_values(_CRC, C11_GPa=165.8, C12_GPa=63.9, C44_GPa=79.6),
+        **_values(_KITTEL, cohesion_eV=4.63),
         **_values(_BARTOK, vacancy_eV=3.67),
         **_values(_EPJAP, surface_100_J_per_m2=2.28, surface_110_J_per_m2=1.70),
         **_values(_PARKER, highest_THz=15.60),
     },
     "Ge": {
         **_values(_CRC, C11_GPa=128.4, C12_GPa=48.2, C44_GPa=66.7),
+        **_values(_KITTEL, cohesion_eV=3.85),
         **_values(_PARKER, highest_THz=9.01),
     },
-    "Li": _values(_LANDOLT_BOERNSTEIN, C11_GPa=13.4, C12_GPa=11.3, C44_GPa=9.6),
+    "Li": {
+        **_values(_LANDOLT_BOERNSTEIN, C11_GPa=13.4, C12_GPa=11.3, C44_GPa=9.6),
+        **_values(_KITTEL, cohesion_eV=1.63),
+    },
     "Mo": {
         **_values(_LANDOLT_BOERNSTEIN, C11_GPa=465.0, C12_GPa=163.0, C44_GPa=109.0),
+        **_values(_KITTEL, cohesion_eV=6.82),
         **_values(_MA, vacancy_eV=2.80),
         **_values(_TRAN, surface_100_J_per_m2=3.18, surface_110_J_per_m2=2.80),
     },
     "Ni": {
         **_values(_LANDOLT_BOERNSTEIN, C11_GPa=247.0, C12_GPa=153.0, C44_GPa=122.0),
+        **_values(_KITTEL, cohesion_eV=4.44),
         **_values(_ANGSTEN, vacancy_eV=1.43),
         **_values(
             _TRAN, surface_100_J_per_m2=2.21, surface_110_J_per_m2=2.29, surface_111_J_per_m2=1.92
@@ -498,7 +529,8 @@ PUBLISHED: Final[dict[str, dict[str, Value]]] = {
         **_values(_BIRGENEAU, highest_THz=8.88),
     },
 }
-"""By symbol: elastic constants and formation energy of a vacancy, surface energies in J/m^2,
-energy of the intrinsic stacking fault in mJ/m^2 and the highest frequency of a phonon. Elastic
-constants and frequencies are measured, the rest is computed. What no source could be read for is
-missing. Lattice constants of all elements come from ASE's reference states, which are measured."""
+"""By symbol: elastic constants, energy of cohesion and formation energy of a vacancy, surface
+energies in J/m^2, energy of the intrinsic stacking fault in mJ/m^2 and the highest frequency of a
+phonon. Elastic constants, cohesion and frequencies are measured, the rest is computed. What no
+source could be read for is missing. Lattice constants of all elements come from ASE's reference
+states, which are measured."""

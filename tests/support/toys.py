@@ -62,6 +62,33 @@ class LennardJones(nn.Module):
         return 0.5 * total.double()
 
 
+class HoledPairs(LennardJones):
+    """Pairs as dense and strong as copper, with a Gaussian well at 0.75 of their distance at rest.
+
+    Crystals at rest do not feel it, and atoms that come so near fall into it.
+
+    Attributes:
+        depth: eV of a pair.
+        atom: eV of each atom, whatever is near it.
+        free: eV that an atom alone has beside that.
+    """
+
+    def __init__(self, depth: float = 0.0, atom: float = 0.0, free: float = 0.0) -> None:
+        super().__init__(0.41, 2.338, 6.5)
+        self.depth, self.atom, self.free = depth, atom, free
+
+    def forward(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
+        total = super().forward(atoms, pairs) + self.atom
+        coordination = torch.zeros_like(total)
+        for block in pairs[0].blocks:
+            distance = torch.linalg.vector_norm(block.vectors, dim=-1)
+            well = -0.5 * self.depth * torch.exp(-0.5 * ((distance - 1.9) / 0.1) ** 2)
+            near = torch.exp(-((distance / 3.0) ** 4))
+            total = total + sum_slots(torch.where(block.valid, well, 0.0)).double()
+            coordination = coordination + sum_slots(torch.where(block.valid, near, 0.0)).double()
+        return total + self.free * torch.exp(-coordination)
+
+
 def argon(cells: int, seed: int = 0) -> System:
     """Face-centred cubic argon near its liquid density, slightly jittered."""
     generator = np.random.default_rng(seed)

@@ -21,9 +21,8 @@ from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 from mdgraph.system import System
 from mdgraph.validate import crystal_checks as crystal_module
+from mdgraph.validate import random_checks as random_module
 from mdgraph.validate.crystal_checks import (
-    DIP,
-    HOLE,
     _derivatives_check,
     _elastic_check,
     _fault_check,
@@ -32,6 +31,8 @@ from mdgraph.validate.crystal_checks import (
     judge_lattice,
 )
 from mdgraph.validate.crystals import (
+    DIP,
+    HOLE,
     CrystalProbe,
     Phase,
     crystal_compounds,
@@ -301,8 +302,9 @@ def test_a_dip_of_the_pressure_between_two_hundredths_is_wrong(
     assert judge_lattice(scales, energies - zero, pressures)[0] is verdict
 
 
-def test_random_weights_are_wrong() -> None:
+def test_random_weights_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold no crystal of copper, or a wrong one."""
+    monkeypatch.setattr(random_module, "CRYSTALS", (12, 3))
     settings = {"species": (29,), "channels": 8, "layers": 1, "cutoff": 4.0}
     potential = random_network(5.0, settings | {"radial_basis": {"number": 6}})
     evaluator = AutogradEvaluator(potential.double())
@@ -313,10 +315,11 @@ def test_random_weights_are_wrong() -> None:
 def test_copper_by_effective_medium_theory_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is wrong with it, and it has the elastic constants and defects of copper."""
     monkeypatch.setattr(crystal_module, "WAVE_VECTORS", 2)
+    monkeypatch.setattr(random_module, "CRYSTALS", (12, 3))
     checks = list(crystal_checks(EffectiveMedium(), ["Cu"], device=CPU, precision="double"))
     assert not [check.name for check in checks if check.verdict is Verdict.WRONG]
     names = [check.name for check in checks]
-    assert len(set(names)) == len(names) == 12
+    assert len(set(names)) == len(names) == 15
     numbers = {key: value for check in checks for key, value in check.numbers.items()}
     assert numbers["lattice_constant_A"] == pytest.approx(3.59, abs=0.01)
     assert numbers["bulk_modulus_GPa"] == pytest.approx(134.0, abs=3.0)

@@ -1,0 +1,238 @@
+"""Random structures on their way to minima, which lead into the holes of a potential.
+
+A student knows what its teacher was run on. Relaxed from random structures it finds whatever lies
+below, also where no dynamics went: pairs of atoms at half a bond in an open cell, or atoms that
+leave a surface for nothing. Random crystals have whole formula units of the structures at hand,
+clusters are the same without a cell, and the further potential that labels them, which is to know
+such structures, is brought to the level of the teachers on the crystal at rest.
+"""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mdgraph.data import LabelledFrame
+from mdgraph.data.random_structures import random_cluster, random_crystal
+from mdgraph.data.similarity import has_contact
+from mdgraph.distil.config import SamplingConfig
+from mdgraph.distil.sampling import Labelling, Sample, labelled_frame, relaxed_for, with_weight
+from mdgraph.engine.batches import Batches
+from mdgraph.evaluators import Evaluator
+from mdgraph.precision import precision_named
+from mdgraph.system import System
+
+logger = logging.getLogger(__name__)
+
+CRYSTALS: Final = "random"
+CLUSTERS: Final = "clusters"
+"""Groups of these frames in a data set."""
+
+_ATOMS: Final = 8
+"""Most atoms of a structure, or one formula unit."""
+
+_VOLUME: Final = (0.5, 2.5)
+"""Range of the volume an atom over that of the crystal at rest, evenly in its logarithm."""
+
+_CLOSEST: Final = 0.5
+"""Of the sum of two covalent radii, nearer than most that a search begins with: holes lie where
+atoms are nearer than bonds, behind walls that keep those out that come from afar."""
+
+_CLUSTERS: Final = 1.0 / 3.0
+"""Share of the structures that are clusters."""
+
+_HELD_OUT: Final = 8
+"""Each structure of so many is held out, with its whole way."""
+
+_STAGES: Final = 0, 5, 20, 60, 300
+"""Steps after which a structure on its way is taken."""
+
+_DENSEST: Final = 0.6
+"""Of the volume an atom at rest. In crystals that are denser broad potentials fall (see
+docs/validation.md), and repulsion or `sampling.squeezed` is there for them."""
+
+_HIGHEST: Final = 12.0
+"""eV an atom above the crystal at rest; free atoms have up to 9."""
+
+_HOLE: Final = 0.3
+"""eV an atom below the crystal at rest: a hole of the potential that labels, which gives no label.
+What `mdgraph validate` calls a hole."""
+
+_KNOWN: Final = 0.1
+"""eV an atom. Structures so little above the crystal at rest, of which the teachers say the same,
+are crystals that they know better, and are left out."""
+
+
+@dataclass(frozen=True, eq=False)
+class LowestCrystal:
+    """The structure of a composition that lies lowest.
+
+    Attributes:
+        formula: atomic numbers of one formula unit.
+        volume: A^3 an atom.
+        energy: eV an atom, of the potential that labels random structures.
+        shift: eV an atom from there to the teachers.
+    """
+
+    formula: NDArray[np.int64]
+    volume: float
+    energy: float
+    shift: float
+
+
+def random_structures(
+    starts: Sequence[System],
+    driver: Evaluator,
+    teachers: Sequence[Evaluator],
+    random_teacher: Evaluator | None,
+    config: SamplingConfig,
+    device: torch.device,
+    seed: int,
+) -> Labelling:
+    """Random crystals and clusters, some way and all the way to minima of the driver.
+
+    Args:
+        starts: structures, of which those that are periodic in all directions say what a random
+            one is made of.
+        driver: relaxes them.
+        teachers: their mean is the level of the energies.
+        random_teacher: labels them; None takes the first teacher.
+        config: of the sampling.
+        device: where all this runs.
+        seed: of the structures.
+    """
+    if not config.random:
+        return Labelling([], 0, 0, 0, 0)
+    labels = random_teacher or teachers[0]
+    rests = _rests([s for s in starts if s.pbc.all()], teachers, labels, device)
+    if not rests:
+        logger.warning("No structure is periodic in all directions, so no random one is made.")
+        return Labelling([], 0, 0, 0, 0)
+    rng = np.random.default_rng([seed, len(CRYSTALS)])
+    count = math.ceil(config.random / len(_STAGES))
+    made = [_structure(rests, rng, place / count < _CLUSTERS) for place in range(count)]
+    samples, origins = [], []
+    for kind in (CLUSTERS, CRYSTALS):
+        own = [(system, rest) for system, rest in made if system.pbc.any() == (kind == CRYSTALS)]
+        for place, system in _ways([system for system, _ in own], driver, device):
+            samples.append(Sample(system, kind, place % _HELD_OUT == 0))
+            origins.append(own[place][1])
+    return _labelled(samples, origins, teachers, labels, config, device)
+
+
+def _rests(
+    crystals: Sequence[System],
+    teachers: Sequence[Evaluator],
+    labels: Evaluator,
+    device: torch.device,
+) -> list[LowestCrystal]:
+    """The lowest structure of each composition."""
+    if not crystals:
+        return []
+    sizes = np.array([len(system) for system in crystals])
+    energies = np.mean([_energies(crystals, one, device) for one in teachers], axis=0) / sizes
+    lowest: dict[tuple[int, ...], int] = {}
+    for place, system in enumerate(crystals):
+        elements, counts = np.unique(system.numbers, return_counts=True)
+        formula = tuple(np.repeat(elements, counts // np.gcd.reduce(counts)).tolist())
+        if energies[place] < energies[lowest.setdefault(formula, place)]:
+            lowest[formula] = place
+    places = list(lowest.values())
+    others = _energies([crystals[place] for place in places], labels, device) / sizes[places]
+    return [
+        LowestCrystal(
+            np.array(formula),
+            crystals[place].volume / len(crystals[place]),
+            float(other),
+            float(energies[place] - other),
+        )
+        for (formula, place), other in zip(lowest.items(), others, strict=True)
+    ]
+
+
+def _energies(
+    systems: Sequence[System], evaluator: Evaluator, device: torch.device
+) -> NDArray[np.float64]:
+    """(S,) eV."""
+    names = [f"structure {number}" for number in range(len(systems))]
+    batches = Batches(evaluator, device, precision_named("mixed"))
+    results = dict(batches.evaluate(systems, names))
+    return np.array([results[place].energy for place in range(len(systems))])
+
+
+def _structure(
+    rests: Sequence[LowestCrystal], rng: np.random.Generator, cluster: bool
+) -> tuple[System, LowestCrystal]:
+    rest = rests[int(rng.integers(len(rests)))]
+    units = int(rng.integers(1, max(1, _ATOMS // len(rest.formula)) + 1))
+    numbers = np.tile(rest.formula, units)
+    volume = rest.volume * float(np.exp(rng.uniform(*np.log(_VOLUME))))
+    return (random_cluster if cluster else random_crystal)(numbers, volume, rng, _CLOSEST), rest
+
+
+def _ways(
+    systems: Sequence[System], driver: Evaluator, device: torch.device
+) -> Iterator[tuple[int, System]]:
+    """Places of structures, and what becomes of them at each stage."""
+    there = list(enumerate(systems))
+    before = 0
+    for steps in _STAGES:
+        if steps:
+            moved = relaxed_for([s for _, s in there], driver, device, steps - before, cell=True)
+            there = [(there[place][0], system) for place, system in moved]
+        before = steps
+        yield from there
+
+
+def _labelled(
+    samples: Sequence[Sample],
+    origins: Sequence[LowestCrystal],
+    teachers: Sequence[Evaluator],
+    labels: Evaluator,
+    config: SamplingConfig,
+    device: torch.device,
+) -> Labelling:
+    """Labels what is neither too dense, too near, beyond the limits nor known to the teachers."""
+    kept = [
+        place
+        for place, sample in enumerate(samples)
+        if not has_contact(sample.system, config.shortest_distance)
+        and not (
+            sample.system.pbc.all()
+            and sample.system.volume < _DENSEST * origins[place].volume * len(sample.system)
+        )
+    ]
+    batches = Batches(labels, device, precision_named("mixed"))
+    systems = [samples[place].system for place in kept]
+    results = dict(batches.evaluate(systems, [f"random structure {place}" for place in kept]))
+    taught = np.mean([_energies(systems, teacher, device) for teacher in teachers], axis=0)
+    training: list[LabelledFrame] = []
+    held_out: list[LabelledFrame] = []
+    holes = 0
+    for number, place in enumerate(kept):
+        sample, rest, result = samples[place], origins[place], results[number]
+        above = result.energy / len(sample.system) - rest.energy
+        holes += above < -_HOLE
+        own = taught[number] / len(sample.system) - rest.energy - rest.shift
+        if above < _KNOWN and abs(own - above) < _KNOWN:
+            continue
+        # What is not a number is not sound.
+        if -_HOLE <= above <= _HIGHEST and np.abs(result.forces).max() <= config.largest_force:
+            frame = labelled_frame(sample, [result])
+            energy = frame.energy + rest.shift * len(frame)
+            frames = held_out if sample.held_out else training
+            frames.append(with_weight(replace(frame, energy=energy), config.random_weight))
+    if holes:
+        logger.warning(
+            "%d random structures lie more than %g eV an atom below the crystal at rest by the "
+            "labels themselves, and are left out.",
+            holes,
+            _HOLE,
+        )
+    left = len(samples) - len(training) - len(held_out)
+    return Labelling(training + held_out, len(training), 0, left, 0)

@@ -1,0 +1,78 @@
+"""Random structures on their way to minima of one potential, with labels of another."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import bulk
+from toys import HoledPairs
+
+from mdgraph.distil import random_search
+from mdgraph.distil.config import SamplingConfig
+from mdgraph.distil.random_search import CLUSTERS, CRYSTALS, random_structures
+from mdgraph.distil.sampling import Labelling
+from mdgraph.engine import Calculation
+from mdgraph.evaluators import AutogradEvaluator
+from mdgraph.io.structures import from_ase
+from mdgraph.system import System
+
+CPU = torch.device("cpu")
+CRYSTAL = from_ase(bulk("Cu", "fcc", a=3.61, cubic=True))
+CONFIG = SamplingConfig(random=60, random_weight=0.25)
+
+
+def made(labels: HoledPairs | None = None, **changes: Any) -> Labelling:
+    teacher = AutogradEvaluator(HoledPairs())
+    other = None if labels is None else AutogradEvaluator(labels)
+    config = CONFIG.model_copy(update=changes)
+    return random_structures([CRYSTAL], teacher, [teacher], other, config, CPU, 1)
+
+
+def energy(potential: HoledPairs, system: Any) -> float:
+    calculation = Calculation([system], potential, device="cpu", precision="double")
+    calculation.compute()
+    return float(calculation.state.energy[0])
+
+
+def test_labels_are_of_the_further_potential_on_the_level_of_the_teachers() -> None:
+    labelling = made(HoledPairs(atom=-3.0))
+    assert {frame.group for frame in labelling.frames} == {CRYSTALS, CLUSTERS}
+    for frame in labelling.frames:
+        system = System(frame.numbers, frame.positions, frame.cell, frame.pbc)
+        assert frame.energy == pytest.approx(energy(HoledPairs(), system), abs=2e-3)
+        assert frame.weight == 0.25
+        assert len(frame) <= 8
+
+
+def test_structures_go_all_the_way_to_minima_and_whole_ways_are_held_out() -> None:
+    labelling = made()
+    forces = [np.abs(frame.forces).max() for frame in labelling.frames if len(frame) > 1]
+    assert min(forces) < 0.05
+    assert max(forces) > 1.0
+    held_out = labelling.frames[labelling.training :]
+    assert 0 < len(held_out) < len(labelling.frames) / 3
+    rest = [frame.energy / len(frame) for frame in labelling.frames]
+    crystal = energy(HoledPairs(), CRYSTAL) / len(CRYSTAL)
+    assert min(rest) > crystal + random_search._KNOWN
+
+
+def test_what_is_too_dense_or_a_hole_of_the_labels_gets_no_label() -> None:
+    crystals = [frame for frame in made().frames if frame.pbc.all()]
+    volume = CRYSTAL.volume / len(CRYSTAL)
+    dense = [abs(np.linalg.det(f.cell)) / len(f) / volume for f in crystals]
+    assert min(dense) > random_search._DENSEST
+    sound, holed = made(HoledPairs()), made(HoledPairs(depth=60.0))
+    assert len(holed.frames) < len(sound.frames)
+    assert holed.extreme > sound.extreme
+
+
+def test_without_a_crystal_there_is_nothing_to_make(caplog: pytest.LogCaptureFixture) -> None:
+    molecule = from_ase(Atoms("Cu2", [[0, 0, 0], [0, 0, 2.2]]))
+    teacher = AutogradEvaluator(HoledPairs())
+    made = random_structures([molecule], teacher, [teacher], None, CONFIG, CPU, 1)
+    assert made.frames == []
+    assert "no random one" in caplog.text
+    config = CONFIG.model_copy(update={"random": 0})
+    assert random_structures([CRYSTAL], teacher, [teacher], None, config, CPU, 1).frames == []

@@ -1,0 +1,83 @@
+"""Random structures find planted holes, and nothing where there is none."""
+
+import numpy as np
+import pytest
+import torch
+from toys import HoledPairs
+
+from mdgraph.validate import random_checks as module
+from mdgraph.validate.crystal_checks import _cohesion_check
+from mdgraph.validate.crystals import CrystalProbe, Phase, phases_at_rest
+from mdgraph.validate.random_checks import random_checks
+from mdgraph.validate.verdicts import Check, Verdict
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CRYSTALS", (24, 4))
+    monkeypatch.setattr(module, "CLUSTERS", (2, 5))
+
+
+def pairs(**faults: float) -> tuple[CrystalProbe, Phase]:
+    """A probe of pairs, and their crystal at rest."""
+    probe = CrystalProbe(HoledPairs(**faults), CPU, "double")
+    return probe, phases_at_rest("Cu", probe)["fcc"]
+
+
+def checks_of(probe: CrystalProbe, rest: Phase, judge: CrystalProbe | None = None) -> list[Check]:
+    zero = 0.0 if judge is None else phases_at_rest("Cu", judge)["fcc"].energy
+    return list(random_checks("Cu", rest, probe, None if judge is None else (judge, zero)))
+
+
+def test_sound_pairs_pass_and_a_hole_at_short_distances_is_wrong() -> None:
+    """The lattices of the other checks do not feel this hole at rest."""
+    sound, holed = pairs(), pairs(depth=60.0)
+    assert holed[1].energy == pytest.approx(sound[1].energy, abs=1e-3)
+    crystals, clusters = checks_of(*sound)
+    assert (crystals.verdict, clusters.verdict) == (Verdict.OK, Verdict.OK)
+    assert crystals.numbers["lowest_eV"] > -0.02
+    assert crystals.numbers["nearest_A"] > 2.2
+    crystals, clusters = checks_of(*holed)
+    assert (crystals.verdict, clusters.verdict) == (Verdict.WRONG, Verdict.WRONG)
+    assert crystals.numbers["lowest_nearest_A"] == pytest.approx(1.9, abs=0.2)
+    assert "in a hole" in crystals.sentence
+
+
+def test_a_judge_excuses_holes_and_sees_what_lies_far_from_it() -> None:
+    holed, sound = pairs(depth=60.0), pairs()
+    excused = checks_of(*holed, holed[0])
+    assert {check.verdict for check in excused} <= {Verdict.OK, Verdict.LOOK}
+    low = pairs(free=-2.5)
+    assert {check.verdict for check in checks_of(*low)} == {Verdict.OK}
+    crystals, clusters = checks_of(*low, sound[0])
+    assert crystals.verdict is Verdict.OK
+    assert clusters.verdict is Verdict.WRONG
+    assert "below it" in clusters.sentence
+
+
+def test_what_is_lost_on_its_way_is_wrong() -> None:
+    """One structure whose forces are not finite does not take the others with it."""
+
+    class Lost(HoledPairs):
+        def forward(self, atoms, pairs):
+            total = super().forward(atoms, pairs)
+            return torch.where(total > 2.0, torch.nan, total)
+
+    probe, rest = CrystalProbe(Lost(), CPU, "double"), pairs()[1]
+    crystals, _ = checks_of(probe, rest)
+    assert crystals.verdict is Verdict.WRONG
+    assert "not finite" in crystals.sentence
+    assert np.isfinite(crystals.numbers["lowest_eV"])
+
+
+@pytest.mark.parametrize(
+    ("free", "verdict"), [(0.0, Verdict.OK), (-3.0, Verdict.WRONG), (4.0, Verdict.LOOK)]
+)
+def test_atoms_that_leave_a_crystal_for_nothing_are_wrong(free: float, verdict: Verdict) -> None:
+    """Copper has 3.49 eV; more makes a person look, as free atoms without spins lie too high."""
+    probe, rest = pairs(free=free)
+    check = _cohesion_check("Cu", rest, probe)
+    assert check.verdict is verdict
+    assert check.numbers["cohesion_eV"] == pytest.approx(2.94 + free, abs=0.01)
