@@ -523,7 +523,7 @@ def test_ranks_have_rows_for_the_atoms_near_them_alone(
 ) -> None:
     """Where rows without room to spare are too few, steps are repeated: bits are those of one
     process, which has rows of all atoms; so are distances, of which rank 0 sees all."""
-    start = rattled(from_ase(bulk("Cu", "fcc", 3.64, cubic=True) * (14, 2, 2)))
+    start = rattled(from_ase(bulk("Cu", "fcc", 3.64, cubic=True) * (28, 2, 2)))
     to_ase(start).write(tmp_path / "start.extxyz")
     (tmp_path / "rows.py").write_text(ROWS, encoding="utf-8")
     words, env = ["rows.py", tmp_path, device], os.environ | {"PYTHONPATH": str(ROOT)}
