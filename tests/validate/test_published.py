@@ -9,6 +9,7 @@ from mdgraph.validate.crystals import PUBLISHED
 TEXT = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
 KEYS = {
     "C11, C12, C44, GPa": ["C11_GPa", "C12_GPa", "C44_GPa"],
+    "cohesion, eV": ["cohesion_eV"],
     "vacancy, eV": ["vacancy_eV"],
     "surfaces (100), (110), (111), J/m²": [f"surface_{p}_J_per_m2" for p in (100, 110, 111)],
     "stacking fault, mJ/m²": ["stacking_fault_mJ_per_m2"],
