@@ -18,6 +18,7 @@ CPU = torch.device("cpu")
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CRYSTALS", (24, 4))
     monkeypatch.setattr(module, "CLUSTERS", (2, 5))
+    monkeypatch.setattr(module, "PART", 8)
 
 
 def pairs(**faults: float) -> tuple[CrystalProbe, Phase]:
@@ -58,7 +59,7 @@ def test_a_judge_excuses_holes_and_sees_what_lies_far_from_it() -> None:
 
 
 def test_what_is_lost_on_its_way_is_wrong() -> None:
-    """One structure whose forces are not finite does not take the others with it."""
+    """A structure whose forces are not finite does not take those before it with it."""
 
     class Lost(HoledPairs):
         def forward(self, atoms, pairs):
