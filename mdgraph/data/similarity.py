@@ -91,6 +91,24 @@ def short_pairs(
     )
 
 
+def pair_vectors(
+    frame: LabelledFrame | System, cutoff: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Every pair of atoms nearer than a cutoff, in both directions, with images of its own.
+
+    Args:
+        frame: N atoms.
+        cutoff: A.
+
+    Returns:
+        First and second atom (P,), distances (P,) A and the vectors (P, 3) from first to second.
+    """
+    first, second, distance, vectors = primitive_neighbor_list(
+        "ijdD", frame.pbc, full_cell(frame), frame.positions, cutoff
+    )
+    return first, second, distance, vectors
+
+
 def full_cell(frame: LabelledFrame | System) -> NDArray[np.float64]:
     """The cell (3, 3), with unit vectors in place of the vectors of non-periodic directions.
 

@@ -7,13 +7,12 @@ from typing import Final
 
 import numpy as np
 import torch
-from ase.neighborlist import primitive_neighbor_list
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from mdgraph.data import LabelledFrame
 from mdgraph.data.bonding import bond_lengths, bonded
-from mdgraph.data.similarity import full_cell, has_contact
+from mdgraph.data.similarity import has_contact, pair_vectors
 from mdgraph.distil.config import SamplingConfig
 from mdgraph.engine import FIRE, LangevinMiddle, Simulation
 from mdgraph.engine.batches import Batches
@@ -178,9 +177,7 @@ def draw(system: System, rng: np.random.Generator, config: SamplingConfig) -> Sy
     Half of them along the bond, half towards the next heavy atom, as a proton would leave; one of
     `_DRAWN` atoms, none within reach of another.
     """
-    first, second, distance, way = primitive_neighbor_list(
-        "ijdD", system.pbc, full_cell(system), system.positions, _REACH
-    )
+    first, second, distance, way = pair_vectors(system, _REACH)
     least = _CLOSEST * bond_lengths(system.numbers)
     positions, free = system.positions.copy(), system.numbers == 1
     most = max(1, len(system) // _DRAWN)
