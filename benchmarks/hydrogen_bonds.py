@@ -17,11 +17,8 @@ import ase.geometry
 import numpy as np
 from cases import conditions, device_argument, run_script
 
-from mdgraph.checkpoints import load
-from mdgraph.engine.batches import Batches
-from mdgraph.fused.evaluator import chosen_evaluator
+from mdgraph.engine.batches import evaluate_with
 from mdgraph.io.structures import read_systems
-from mdgraph.precision import precision_named
 from mdgraph.system import System
 
 LENGTHS: Final = (0.85, 0.95, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5)
@@ -64,13 +61,9 @@ def main() -> None:
     print(f"{len(found)} hydrogen bonds of {min(lengths):.2f} to {max(lengths):.2f} A. {told}.")
     print("| potential | " + " | ".join(f"{bond:g} Å" for bond in LENGTHS) + " | pulls over |")
     print("|" + " --- |" * (len(LENGTHS) + 2))
-    precision = precision_named("mixed")
     for name in options.potentials:
-        batches = Batches(
-            chosen_evaluator(load(name), precision, options.device), options.device, precision
-        )
-        results = dict(batches.evaluate(systems, [str(place) for place in range(len(systems))]))
-        energies = np.array([results[place].energy for place in range(len(systems))])
+        results = evaluate_with(name, options.device)(systems, "a moved hydrogen")
+        energies = np.array([result.energy for result in results])
         energies = energies.reshape(len(found), -1)
         energies -= energies[:, [1]]
         slopes = -np.diff(energies[:, 3:], axis=1) / np.diff(LENGTHS[3:])

@@ -208,11 +208,10 @@ class Bench:
             self.start, StochasticVelocityRescaling(step, options.temperature, tau=TAU), steps
         )
         self.advance(bath, self.count(options.equilibrate_ps, steps))
-        velocities = bath.state.velocities.double().cpu().numpy()
-        places = np.cumsum([0, *map(len, self.start)])
+        velocities = bath.state.velocities.double().cpu().split(bath.state.grouping.sizes)
         systems = [
-            system.replace(velocities=velocities[first : first + len(system)])
-            for system, first in zip(systems_of(bath.state), places, strict=False)
+            system.replace(velocities=own.numpy())
+            for system, own in zip(systems_of(bath.state), velocities, strict=True)
         ]
         elements = self.start[0].numbers
         atoms = np.flatnonzero(elements == most_common_heavy_element(elements)).tolist()

@@ -131,7 +131,7 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
             labelling = labelled(samples, evaluators, known, config.sampling, device)
             seed = config.seed + number
             lattices = squeezed(structures or starts, evaluators, config.sampling, device, seed)
-            labelling = labelling.joined(Labelling(lattices, len(lattices), 0, 0, 0)).joined(
+            labelling = labelling.joined(Labelling(lattices, len(lattices))).joined(
                 random_structures(
                     starts, driver, evaluators, random_evaluator, config.sampling, device, seed
                 )

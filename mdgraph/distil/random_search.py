@@ -22,9 +22,8 @@ from mdgraph.data.random_structures import random_cluster, random_crystal
 from mdgraph.data.similarity import has_contact
 from mdgraph.distil.config import SamplingConfig
 from mdgraph.distil.sampling import Labelling, Sample, labelled_frame, relaxed_for, with_weight
-from mdgraph.engine.batches import Batches
+from mdgraph.engine.batches import evaluate_with
 from mdgraph.evaluators import Evaluator
-from mdgraph.precision import precision_named
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
@@ -107,18 +106,18 @@ def random_structures(
         seed: of the structures.
     """
     if not config.random:
-        return Labelling([], 0, 0, 0, 0)
+        return Labelling([], 0)
     labels = random_teacher or teachers[0]
     rests = _rests([s for s in starts if s.pbc.all()], teachers, labels, device)
     if not rests:
         logger.warning("No structure is periodic in all directions, so no random one is made.")
-        return Labelling([], 0, 0, 0, 0)
+        return Labelling([], 0)
     rng = np.random.default_rng([seed, len(CRYSTALS)])
     count = math.ceil(config.random / len(_STAGES))
-    made = [_structure(rests, rng, place / count < _CLUSTERS) for place in range(count)]
+    clusters = math.ceil(_CLUSTERS * count)
     samples, origins = [], []
-    for kind in (CLUSTERS, CRYSTALS):
-        own = [(system, rest) for system, rest in made if system.pbc.any() == (kind == CRYSTALS)]
+    for kind, number in ((CLUSTERS, clusters), (CRYSTALS, count - clusters)):
+        own = [_structure(rests, rng, kind) for _ in range(number)]
         for place, system in _ways([system for system, _ in own], driver, device):
             samples.append(Sample(system, kind, place % _HELD_OUT == 0))
             origins.append(own[place][1])
@@ -159,20 +158,19 @@ def _energies(
     systems: Sequence[System], evaluator: Evaluator, device: torch.device
 ) -> NDArray[np.float64]:
     """(S,) eV."""
-    names = [f"structure {number}" for number in range(len(systems))]
-    batches = Batches(evaluator, device, precision_named("mixed"))
-    results = dict(batches.evaluate(systems, names))
-    return np.array([results[place].energy for place in range(len(systems))])
+    results = evaluate_with(evaluator, device)(systems, "a structure")
+    return np.array([result.energy for result in results])
 
 
 def _structure(
-    rests: Sequence[LowestCrystal], rng: np.random.Generator, cluster: bool
+    rests: Sequence[LowestCrystal], rng: np.random.Generator, kind: str
 ) -> tuple[System, LowestCrystal]:
     rest = rests[int(rng.integers(len(rests)))]
     units = int(rng.integers(1, max(1, _ATOMS // len(rest.formula)) + 1))
     numbers = np.tile(rest.formula, units)
     volume = rest.volume * float(np.exp(rng.uniform(*np.log(_VOLUME))))
-    return (random_cluster if cluster else random_crystal)(numbers, volume, rng, _CLOSEST), rest
+    draw = random_cluster if kind == CLUSTERS else random_crystal
+    return draw(numbers, volume, rng, _CLOSEST), rest
 
 
 def _ways(
@@ -207,26 +205,25 @@ def _labelled(
             and sample.system.volume < _DENSEST * origins[place].volume * len(sample.system)
         )
     ]
-    batches = Batches(labels, device, precision_named("mixed"))
     systems = [samples[place].system for place in kept]
-    results = dict(batches.evaluate(systems, [f"random structure {place}" for place in kept]))
+    results = evaluate_with(labels, device)(systems, "a random structure")
     taught = np.mean([_energies(systems, teacher, device) for teacher in teachers], axis=0)
     training: list[LabelledFrame] = []
     held_out: list[LabelledFrame] = []
     holes = 0
-    for number, place in enumerate(kept):
-        sample, rest, result = samples[place], origins[place], results[number]
+    for place, result, energy in zip(kept, results, taught, strict=True):
+        sample, rest = samples[place], origins[place]
         above = result.energy / len(sample.system) - rest.energy
         holes += above < -_HOLE
-        own = taught[number] / len(sample.system) - rest.energy - rest.shift
+        own = energy / len(sample.system) - rest.energy - rest.shift
         if above < _KNOWN and abs(own - above) < _KNOWN:
             continue
         # What is not a number is not sound.
         if -_HOLE <= above <= _HIGHEST and np.abs(result.forces).max() <= config.largest_force:
             frame = labelled_frame(sample, [result])
-            energy = frame.energy + rest.shift * len(frame)
+            frame = replace(frame, energy=frame.energy + rest.shift * len(frame))
             frames = held_out if sample.held_out else training
-            frames.append(with_weight(replace(frame, energy=energy), config.random_weight))
+            frames.append(with_weight(frame, config.random_weight))
     if holes:
         logger.warning(
             "%d random structures lie more than %g eV an atom below the crystal at rest by the "
@@ -235,4 +232,4 @@ def _labelled(
             _HOLE,
         )
     left = len(samples) - len(training) - len(held_out)
-    return Labelling(training + held_out, len(training), 0, left, 0)
+    return Labelling(training + held_out, len(training), extreme=left)

@@ -443,9 +443,9 @@ class Labelling:
 
     frames: list[LabelledFrame]
     training: int
-    unlabelled: int
-    extreme: int
-    copies: int
+    unlabelled: int = 0
+    extreme: int = 0
+    copies: int = 0
 
     def joined(self, other: "Labelling") -> "Labelling":
         """With the frames of another one."""
