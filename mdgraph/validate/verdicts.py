@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mdgraph.engine.observables.base import finite_or_null
+
 
 class Verdict(StrEnum):
     """What a check concludes.
@@ -70,12 +72,12 @@ class Check:
     panels: Mapping[str, Curves] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Ready for JSON; numbers that are not finite become None."""
         values: dict[str, Any] = {
             "name": self.name,
             "verdict": self.verdict.value,
             "sentence": self.sentence,
-            "numbers": dict(self.numbers),
+            "numbers": finite_or_null(dict(self.numbers)),
         }
         if self.curves is not None:
             values["curves"] = self.curves.as_json()

@@ -15,10 +15,16 @@ def test_the_most_severe_verdict_counts() -> None:
 
 
 def test_a_check_is_strict_json() -> None:
-    """A gap in a curve is null, because JSON knows no NaN."""
+    """A gap in a curve is null, and so is a distance without end, because JSON knows neither."""
     curves = Curves(np.array([1.0, 2.0]), {"a": np.array([0.5, np.nan])}, "x (Å)", "E (eV)")
-    check = Check("bonds", Verdict.LOOK, "A sentence.", {"energy_eV": 0.5}, curves)
+    check = Check(
+        "bonds",
+        Verdict.LOOK,
+        "A sentence.",
+        {"energy_eV": 0.5, "by_size": [{"nearest_A": np.inf}]},
+        curves,
+    )
     read = json.loads(json.dumps(check.as_json(), allow_nan=False))
     assert read["verdict"] == "look"
-    assert read["numbers"] == {"energy_eV": 0.5}
+    assert read["numbers"] == {"energy_eV": 0.5, "by_size": [{"nearest_A": None}]}
     assert read["curves"]["y"] == {"a": [0.5, None]}
