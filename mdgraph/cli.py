@@ -130,8 +130,9 @@ def _own_warnings() -> Iterator[None]:
     """Shows Python's warnings only where mdgraph gives them, as a line like others.
 
     Those of libraries are about calls that mdgraph makes, so no user can do anything about them;
-    they go to the log at level DEBUG. `-W`, PYTHONWARNINGS or MDGRAPH_DEBUG in the environment
-    shows all of them as Python does.
+    they go to the log at level DEBUG, and what libraries log below errors goes nowhere, such as
+    Matplotlib's lines about fonts. `-W`, PYTHONWARNINGS or MDGRAPH_DEBUG in the environment shows
+    all of them as Python does.
     """
     if sys.warnoptions or os.environ.get("MDGRAPH_DEBUG"):
         yield
@@ -148,12 +149,19 @@ def _own_warnings() -> Iterator[None]:
         own = issubclass(category, MDGraphFutureWarning)
         logging.getLogger("mdgraph").log(logging.WARNING if own else logging.DEBUG, "%s", message)
 
+    def own_or_error(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR or record.name.partition(".")[0] == "mdgraph"
+
+    # Takes what no handler does.
+    handler = logging.lastResort or logging.NullHandler()
     before = warnings.showwarning
     warnings.showwarning = show
+    handler.addFilter(own_or_error)
     try:
         yield
     finally:
         warnings.showwarning = before
+        handler.removeFilter(own_or_error)
 
 
 class _QuietStream(io.FileIO):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 CODE = """
-import sys, warnings
+import logging, sys, warnings
 from mdgraph import cli
 
 def command():
@@ -16,13 +16,14 @@ def command():
     np.float64(1e308) * np.float64(10.0)
     warnings.warn("the library moved its house", UserWarning)
     warnings.warn("a library's old name", FutureWarning)
+    logging.getLogger("library.fonts").warning("a font is not there")
     current_keywords({"old_name": 1}, {"old_name": "new_name"})
     return 0
 
 cli._run = command
 cli.main()
 """
-LIBRARIES = ("overflow encountered", "moved its house", "a library's old name")
+LIBRARIES = ("overflow encountered", "moved its house", "a library's old name", "a font is not there")
 OWN = "old_name is now new_name; the old name goes with release 0.3.0."
 
 
@@ -47,6 +48,6 @@ def test_warnings_of_libraries_are_not_the_users(
         env=clean | environment,
         check=True,
     )
-    assert [text in done.stderr for text in LIBRARIES] == [shown] * 3
+    assert [text in done.stderr for text in LIBRARIES] == [shown] * 4
     assert OWN in done.stderr
     assert shown or done.stderr == f"{OWN}\n"
