@@ -272,7 +272,10 @@ class CompositionGroup:
         descriptors: (K, D) descriptors of the representatives, see `describe_frame`.
         response: change of the descriptor per A of random displacement, see `response`.
         cells: (K, 3, 3) A, cell of each geometry, zero where not periodic.
-        fractions: (K, N, 3) positions in units of the cell, or (K, 0, 3) where not periodic.
+        axes: (K, 3, 3) A, these cells; the normal of a slab stands for its third vector.
+        fractions: (K, N, 3) positions in units of `axes`; (K, 0, 3) unless all are crystals or all
+            are slabs along the same directions.
+        pbc: (3,) periodic directions of crystals and slabs.
     """
 
     members: Index
@@ -281,7 +284,9 @@ class CompositionGroup:
     descriptors: NDArray[np.float32]
     response: float
     cells: NDArray[np.float64]
+    axes: NDArray[np.float64]
     fractions: NDArray[np.float64]
+    pbc: NDArray[np.bool_]
 
     def are_strains(self, first: Index, second: Index) -> NDArray[np.bool_]:
         """Which pairs of geometries (R,), (R,) have different cells, if they are equal frames.
@@ -293,7 +298,7 @@ class CompositionGroup:
         return difference > _STRAIN * np.abs(products[first]).max((1, 2))
 
     def are_displaced(self, first: Index, second: Index, near: float) -> NDArray[np.bool_]:
-        """Which pairs of geometries (R,), (R,) are one crystal with different displacements.
+        """Which pairs of geometries (R,), (R,) are one crystal or slab, differently displaced.
 
         The histograms of small independent displacements can be more alike than their positions.
         """
@@ -301,7 +306,8 @@ class CompositionGroup:
         for start in range(0, len(first) * bool(self.fractions.size), _ROWS):
             rows = slice(start, start + _ROWS)
             shift = self.fractions[first[rows]] - self.fractions[second[rows]]
-            shift = (shift - np.round(shift)) @ self.cells[first[rows]]
+            shift -= np.where(self.pbc, np.round(shift), 0.0)
+            shift = shift @ self.axes[first[rows]]
             shift -= shift.mean(1, keepdims=True)
             distance = np.sqrt((shift**2).sum(2).mean(1))
             result[rows] = (2.0 * near < distance) & (distance < _SAME_SITES)
@@ -327,18 +333,21 @@ def composition_groups(dataset: Dataset) -> Iterator[CompositionGroup]:
         )
         representatives = np.sort(first_copies)  # ascending, as the frames are read in this order
         descriptors, change = np.zeros((len(representatives), 0), dtype=np.float32), 1.0
-        cells, fractions = np.zeros((len(representatives), 3, 3)), []
+        cells = np.zeros((len(representatives), 3, 3))
+        axes, fractions, pbc = cells.copy(), [], np.zeros(3, dtype=bool)
         if len(representatives) > 1:
             group_elements = elements[counts[members[0]] > 0].tolist()
             rows = []
             for number, frame in enumerate(dataset.frames(members[representatives])):
                 rows.append(describe_frame(frame, group_elements))
                 cells[number] = np.where(frame.pbc[:, None], frame.cell, 0.0)
-                if frame.pbc.all():
-                    fractions.append(frame.positions @ np.linalg.inv(frame.cell))
+                pbc = pbc if number else frame.pbc
+                if frame.pbc.sum() >= 2 and np.array_equal(frame.pbc, pbc):
+                    axes[number] = _right_handed(full_cell(frame), frame.pbc)
+                    fractions.append(frame.positions @ np.linalg.inv(axes[number]))
             descriptors = np.array(rows)
             change = response(dataset.frame(int(members[0])), group_elements)
-        if len(fractions) < len(representatives):  # not all of them are periodic
+        if len(fractions) < len(representatives):  # not all of them are crystals, or slabs
             fractions = [np.zeros((0, 3))] * len(representatives)
         yield CompositionGroup(
             members,
@@ -347,8 +356,15 @@ def composition_groups(dataset: Dataset) -> Iterator[CompositionGroup]:
             descriptors,
             change,
             cells,
+            axes,
             np.array(fractions),
+            pbc,
         )
+
+
+def _right_handed(cell: NDArray[np.float64], pbc: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """A cell (3, 3) whose normal, if it has one, points where it does in all strained cells."""
+    return np.where(pbc[:, None], cell, np.sign(np.linalg.det(cell)) * cell)
 
 
 def _digest(frame: LabelledFrame) -> bytes:

@@ -23,7 +23,12 @@ def command():
 cli._run = command
 cli.main()
 """
-LIBRARIES = ("overflow encountered", "moved its house", "a library's old name", "a font is not there")
+LIBRARIES = (
+    "overflow encountered",
+    "moved its house",
+    "a library's old name",
+    "a font is not there",
+)
 OWN = "old_name is now new_name; the old name goes with release 0.3.0."
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ase import Atoms
-from ase.build import bulk
+from ase.build import bulk, fcc111
 from ase.calculators.emt import EMT
 from copper_frames import BOHR, HARTREE, copper, labelled
 
@@ -201,6 +201,14 @@ def still(count: int) -> Frames:
     return [computed(crystal(generator, 0.02)) for _ in range(count)]
 
 
+def still_slabs() -> Frames:
+    generator = np.random.default_rng(0)
+    slabs = [fcc111("Al", (2, 2, 3), vacuum=6.0) for _ in range(10)]
+    for atoms in slabs:
+        atoms.positions += generator.normal(scale=0.03, size=atoms.positions.shape)
+    return [computed(atoms) for atoms in slabs]
+
+
 def melts_among_still_crystals() -> list[Frames]:
     generator = np.random.default_rng(1)
     return [still(50) + [computed(crystal(generator, 0.35)) for _ in range(4)]]
@@ -249,3 +257,23 @@ def test_usual_kinds_of_frames_are_not_refused(
     files = toy()
     assert wrong(check(tmp_path / "set.h5", *files)) == ""
     assert wrong(check(tmp_path / "set.h5", *files, split="together")) == ""
+
+
+@pytest.mark.parametrize("vacuum", ["below", "beside"])
+def test_slabs_with_other_displacements_are_not_the_same(tmp_path: Path, vacuum: str) -> None:
+    """Their histograms are more alike than their positions, as those of crystals are."""
+    frames = still_slabs()
+    if vacuum == "beside":
+        turned = {"positions": [2, 0, 1], "pbc": [2, 0, 1]}
+        frames = [
+            replace(
+                frame,
+                **{name: getattr(frame, name)[..., order] for name, order in turned.items()},
+                cell=frame.cell[[2, 0, 1]][:, [2, 0, 1]],
+                forces=frame.forces[:, [2, 0, 1]],
+            )
+            for frame in frames
+        ]
+    findings = check(tmp_path / "set.h5", [*frames, frames[0]])
+    (same,) = [finding.text for finding in findings if "the same" in finding.text]
+    assert same.startswith("1 pair of frames is the same within 0.01 A an atom (0 and 10)")
