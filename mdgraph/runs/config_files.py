@@ -305,12 +305,26 @@ def current_entries(entries: Sequence[Entry], renamed: Mapping[str, str]) -> lis
     return current
 
 
-def check_keys(entries: Sequence[Entry], known: Collection[str]) -> None:
-    """Raises InputError for an unknown key, with the nearest known one."""
+def check_keys(
+    entries: Sequence[Entry], known: Collection[str], elsewhere: Mapping[str, str] | None = None
+) -> None:
+    """Raises InputError for an unknown key, with the nearest known one.
+
+    Args:
+        entries: of one place in the file.
+        known: keys of that place.
+        elsewhere: where keys of other places belong, such as "beneath potential".
+    """
     for entry in entries:
         if entry.key not in known:
             advice = nearest(entry.key, known)
-            if not likely_names(entry.key, known):
+            places = elsewhere or {}
+            likely = likely_names(entry.key, [*places, *known])
+            if entry.key in places:
+                advice = f"it belongs {places[entry.key]}."
+            elif len(likely) == 1 and likely[0] in places:
+                advice = f"did you mean {likely[0]}, which belongs {places[likely[0]]}?"
+            elif not likely_names(entry.key, known):
                 advice = f"choose among {name_some(list(known), len(known))}."
             key = printable(entry.word or entry.key, _LONGEST_VALUE)
             raise InputError(f"{entry.place}: unknown key {key}; {advice}")

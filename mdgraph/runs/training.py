@@ -8,7 +8,7 @@ import shutil
 import signal
 import statistics
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -28,6 +28,7 @@ from typer.core import TyperCommand
 from mdgraph.errors import InputError, MDGraphError, errors_logged_alone, printable
 from mdgraph.io.commented_yaml import model_of
 from mdgraph.io.files import disk_failures, readable_file, remove_abandoned, write_atomically
+from mdgraph.runs.config_fields import joined
 from mdgraph.runs.config_files import (
     Entry,
     check_keys,
@@ -155,7 +156,7 @@ def _read(
         InputError: an unknown or repeated key, or a value that cannot be.
     """
     entries = read_entries(path)
-    _check_nested(path, entries, model, stored)
+    _check_nested(path, entries, model, stored, _places(model))
     values = {entry.key: entry.value for entry in entries}
     if complete is not None and not {"steps", "epochs"} & values.keys():
         values = complete(values)
@@ -177,20 +178,42 @@ def _read(
         raise InputError(f"{path}: {key} is {value}; {message}.") from error
 
 
-def _check_nested(path: Path, entries: list[Entry], part: type[BaseModel], stored: bool) -> None:
+def _places(model: type[BaseModel]) -> dict[str, list[str]]:
+    """Where each key may stand: beneath which ones, joined by dots, or "" for the file itself."""
+    places = {name: [""] for name in model.model_fields}
+    for name, field in model.model_fields.items():
+        if (inner := model_of(field.annotation)) is not None:
+            for key, above in _places(inner).items():
+                below = [f"{name}.{place}".rstrip(".") for place in above]
+                places[key] = [*places.get(key, []), *below]
+    return places
+
+
+def _check_nested(
+    path: Path,
+    entries: list[Entry],
+    part: type[BaseModel],
+    stored: bool,
+    places: Mapping[str, Sequence[str]],
+) -> None:
     """Raises InputError for an unknown key, warns of an old name unless it is `stored`."""
     renamed = getattr(part, "renamed", {})
     if stored:
         entries = [replace(entry, key=renamed.get(entry.key, entry.key)) for entry in entries]
     else:
         entries = current_entries(entries, renamed)
-    check_keys(entries, part.model_fields)
+    elsewhere = {
+        key: f"beneath {joined(above, 'or')}" if all(above) else "to the file, beneath no key"
+        for key, above in places.items()
+        if key not in part.model_fields
+    }
+    check_keys(entries, part.model_fields, elsewhere)
     for entry in entries:
         inner = model_of(part.model_fields[entry.key].annotation)
         nodes = entry.node.value if isinstance(entry.node, yaml.SequenceNode) else [entry.node]
         for node in nodes:
             if inner is not None and isinstance(node, yaml.MappingNode):
-                _check_nested(path, mapping_entries(path, node), inner, stored)
+                _check_nested(path, mapping_entries(path, node), inner, stored, places)
 
 
 _OF_FRAMES: Final = {".xyz", ".extxyz", ".h5", ".hdf5", ".npz", ".db", ".traj", ".gz"}

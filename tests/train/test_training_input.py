@@ -28,6 +28,10 @@ pytestmark = pytest.mark.usefixtures("without_report")
     ("changes", "said"),
     [
         ({"learning_rat": 1e-3}, r"line \d+: unknown key learning_rat; .*learning_rate"),
+        ({"channels": 8}, r"unknown key channels; it belongs beneath potential\."),
+        ({"chanels": 8}, "unknown key chanels; did you mean channels, .* beneath potential"),
+        ({"hidden": [8]}, r"unknown key hidden; it belongs beneath potential\.readout\."),
+        ({"loss": {"batch": 8}}, "unknown key batch; it belongs to the file, beneath no key"),
         ({"potential": {"chanels": 8}}, "unknown key chanels; .*channels"),
         ({"potential": {"repulsion": [{"kin": "zbl"}]}}, "unknown key kin; .*kind"),
         (
