@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 FORMAT: Final = 1
 """Version of run.json; increases when its meaning changes."""
 
+STAGES_FILE: Final = "protocol.json"
+"""In the folder of a protocol: the configurations of its stages."""
+
 _BEGINNING: Final = ".beginning"
 """Subfolder that holds the files of a start while they are written."""
 
@@ -61,6 +64,16 @@ class RunDirectory:
     def record(self) -> Path:
         """run.json: every option with its value, and which were given."""
         return self.path / "run.json"
+
+    def without_run(self, what: str, advice: str) -> str:
+        """What to say of a folder without `record`, in which a run was looked for."""
+        stages = sorted(path.parent for path in self.path.glob("[0-9]*/run.json"))
+        if stages and (self.path / STAGES_FILE).exists():
+            return (
+                f"{self.path} holds the stages of a protocol; go on with it by the command that "
+                f"began it, or give the folder of a stage, such as {stages[-1]}."
+            )
+        return f"{self.path} holds no {what}: there is no run.json in it; {advice}."
 
     @property
     def start(self) -> Path:

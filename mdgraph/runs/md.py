@@ -563,10 +563,8 @@ def resume(
     began = time.monotonic()
     folder, ranks = _folder_to_resume(path)
     if not folder.holds_run():
-        raise FileError(
-            f"{path} holds no run to resume: there is no run.json in it; give the folder of a run "
-            "with --out, or begin one without --resume."
-        )
+        advice = "give the folder of a run with --out, or begin one without --resume"
+        raise FileError(folder.without_run("run to resume", advice))
     with folder.locked():
         finish_start(folder)
         record = folder.read_record()

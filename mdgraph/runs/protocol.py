@@ -95,9 +95,7 @@ class FinishedRun:
                 f"{path}/rank-0/replica-0/end.extxyz, and give the options again."
             )
         if not folder.record.exists():
-            raise FileError(
-                f"{path} holds no run: there is no run.json in it; give the folder of one."
-            )
+            raise FileError(folder.without_run("run", "give the folder of one"))
         record = folder.read_record()
         if not folder.end.exists():
             raise InputError(
@@ -324,10 +322,6 @@ def _fields(kind: type[RunConfig]) -> list[str]:
     return [name for name in kind.model_fields if name not in _GIVEN]
 
 
-RECORD: Final = "protocol.json"
-"""File with the configurations of the stages in a folder."""
-
-
 def run_protocol(stages: Sequence[Stage], out: Path) -> RunOutcome | None:
     """Runs the stages that are not finished, and resumes an interrupted one.
 
@@ -342,7 +336,7 @@ def run_protocol(stages: Sequence[Stage], out: Path) -> RunOutcome | None:
         MDGraphError: see `md.start`; or the configuration of a stage with a run has changed.
     """
     refuse_ranks("A protocol")
-    record = out / RECORD
+    record = out / directory.STAGES_FILE
     if not record.exists():
         directory.refuse_used(out)
     outcome = None

@@ -261,7 +261,7 @@ def say_ramp(configuration: RunConfig) -> None:
 
 
 def say_two_time_steps(configuration: RunConfig, source: Source) -> None:
-    """Logs which potential acts how often, if there are two."""
+    """Logs which potential acts how often, if there are two; warns where that saves nothing."""
     if not isinstance(configuration, MDConfig) or source.inner is None:
         return
     logger.info(
@@ -274,6 +274,19 @@ def say_two_time_steps(configuration: RunConfig, source: Source) -> None:
         configuration.outer_step_fs,
         source.name,
     )
+    weights, inner = source.potential.parameter_count, source.inner.potential.parameter_count
+    if source.sha256 == source.inner.sha256 and not configuration.terms:
+        logger.warning(
+            "The inner potential is the potential itself, so the run is a plain one of short steps "
+            "that costs more; leave --inner-potential out, or give a smaller one."
+        )
+    elif inner > weights:
+        logger.warning(
+            "The inner potential has %s weights, more than the %s of the potential, so that two "
+            "time steps cost more than plain ones; if the two are exchanged, exchange them again.",
+            f"{inner:,}",
+            f"{weights:,}",
+        )
 
 
 def say_resonance(

@@ -21,7 +21,7 @@ from mdgraph.io.topology import write_pdb
 from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig, MinimizeConfig
 from mdgraph.runs.folder import RunDirectory
-from mdgraph.runs.protocol import read_protocol, run_protocol
+from mdgraph.runs.protocol import FinishedRun, read_protocol, run_protocol
 from mdgraph.runs.reporters import ProgressBar
 from mdgraph.units import ACCELERATION
 
@@ -200,6 +200,17 @@ class TestStages:
         longer.write_text(longer.read_text() + "  - ensemble: nvt-nose-hoover\n    steps: 4\n")
         assert run(longer, water_file, out).steps == 4
         assert len(folders(out)) == 5
+
+    def test_are_named_where_a_run_is_looked_for(
+        self, written: Callable[..., Path], tmp_path: Path, water_file: Path
+    ) -> None:
+        out = tmp_path / "protocol"
+        run(written(), water_file, out)
+        told = rf"holds the stages of a protocol; .* such as {out}/04-nve\."
+        with pytest.raises(FileError, match=told):
+            md.resume(out)
+        with pytest.raises(FileError, match=told):
+            FinishedRun.read(out)
 
     def test_that_changed_since_are_refused(
         self, written: Callable[..., Path], water_file: Path, tmp_path: Path

@@ -21,6 +21,7 @@ from mdgraph.runs import md, summary
 from mdgraph.runs.config import MDConfig
 from mdgraph.runs.config_files import read_configuration
 from mdgraph.runs.md import resume, resume_or_start, start
+from mdgraph.runs.potential import read_potential
 from mdgraph.runs.protocol import read_protocol, run_protocol
 
 Make = Callable[..., MDConfig]
@@ -153,6 +154,24 @@ def test_the_run_says_what_acts_when(configured: Make, caplog: pytest.LogCapture
     said = "acts every 1.5 fs, and tiny every 4 steps, an outer step of 6 fs"
     assert said in caplog.text
     assert "atoms of 1.01 amu vibrate fast enough to gain energy" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"potential": "water-pbe0-small", "inner_potential": "water-pbe0"}, "are exchanged"),
+        ({"potential": "water-pbe0", "inner_potential": "water-pbe0"}, "the potential itself"),
+        ({"potential": "water-pbe0", "inner_potential": "water-pbe0", "terms": ["zbl@1.5"]}, ""),
+    ],
+)
+def test_an_inner_potential_that_saves_nothing_is_told(
+    configured: Make, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], said: str
+) -> None:
+    configuration = configured(timestep_fs=0.5, **changes)
+    summary.say_two_time_steps(configuration, read_potential(configuration))
+    assert said in caplog.text
+    assert bool(said) == bool(caplog.text)
 
 
 @pytest.mark.parametrize(
