@@ -550,6 +550,8 @@ def _choose_keys(
     all_names: set[str] = set()
     largest = 0
     candidates: dict[str, set[str]] = {"energy": set(), "forces": set(), "stress": set()}
+    # Arrays of other frames or atoms than the positions, which `_rows` refuses with their shape.
+    unlike: dict[str, set[str]] = {"energy": set(), "forces": set()}
     for _, table in tables():
         frames, atoms = _count(table)
         largest = max(largest, atoms)
@@ -569,10 +571,13 @@ def _choose_keys(
                 # `_rows` checks the shape of an array with the name of the label.
                 if name == label or (fits and looks_like(label, name)):
                     names.add(name)
+                elif label in unlike and len(shape) - 1 in ranks and looks_like(label, name):
+                    unlike[label].add(name)
     keys: dict[str, str] = {}
     for label, names in candidates.items():
         requested_key = getattr(request.keys, label)
-        key = choose_key(label, all_names, requested_key, names, None, path.name)
+        fitting = names or unlike.get(label, set())
+        key = choose_key(label, all_names, requested_key, fitting, None, path.name)
         if key is not None:
             keys[label] = key
     check_labels(path.name, keys, all_names, request.keys, largest)

@@ -193,14 +193,23 @@ def test_arrays_of_wrong_shape_or_unit_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("energy", (2,)), ("forces", (3, 2, 2)), ("forces", (3, 2))]
+    ("label", "name", "shape"),
+    [
+        ("energy", "energy", (2,)),
+        ("energy", "E", (2,)),
+        ("forces", "forces", (3, 2, 2)),
+        ("forces", "forces", (3, 2)),
+        ("forces", "F", (2, 2, 3)),
+    ],
 )
 def test_a_label_of_wrong_shape_is_not_overlooked(
-    tmp_path: Path, name: str, shape: tuple[int, ...]
+    tmp_path: Path, label: str, name: str, shape: tuple[int, ...]
 ) -> None:
-    arrays = {"energy": np.zeros(3), "forces": np.zeros((3, 2, 3)), name: np.zeros(shape)}
+    arrays = {"energy": np.zeros(3), "forces": np.zeros((3, 2, 3))}
+    del arrays[label]
+    arrays[name] = np.zeros(shape)
     np.savez(tmp_path / "a.npz", z=[29, 8], R=np.ones((3, 2, 3)), **arrays)
-    with pytest.raises(InputError, match=rf"{name} in {name}, of shape \({shape[0]},"):
+    with pytest.raises(InputError, match=rf"{label} in {name}, of shape \({shape[0]},"):
         imported(tmp_path / "a.npz")
 
 
