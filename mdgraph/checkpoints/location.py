@@ -88,6 +88,10 @@ def locate(path_or_name: str | Path) -> Location:
         raise unknown_potential(str(path_or_name)) from error
 
 
+_SIMILAR: Final = 0.6
+"""Least similarity of a shipped potential that is proposed for an unknown name."""
+
+
 def pinned(path_or_name: str) -> str:
     """The address with the present commit of a potential on the Hub; all others as they are.
 
@@ -102,7 +106,7 @@ def unknown_potential(name: str) -> FileError:
     """The error for a path or name of which there is nothing."""
     shipped = list(shipped_potentials())
     is_path = "/" in name or bool(Path(name).suffix)
-    near = [] if is_path else similar_names(name, shipped)
+    near = [] if is_path else similar_names(name, shipped, _SIMILAR)
     advice = f" perhaps {' or '.join(near[:2])} is meant;" if near else ""
     if shipped:
         advice += f" potentials that come with mdgraph: {name_some(shipped)};"

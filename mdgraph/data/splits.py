@@ -251,8 +251,8 @@ def together_split(dataset: Dataset, trajectory: Index, validation: float, seed:
     several = np.flatnonzero(dataset.atoms > 1)
     if len(several) < 2:
         raise InputError(
-            f"{dataset.path.name} has {len(several)} frame{'s' * (len(several) != 1)} of two atoms "
-            "or more; give two such frames at least, one to train on and one to hold out."
+            f"{len(several)} of the {len(dataset)} frames have two atoms or more; give two such "
+            "frames at least, one to train on and one to hold out."
         )
     count = _count(validation, len(several))
     nothing = np.zeros(0, dtype=np.int64)

@@ -264,6 +264,7 @@ class TestFiles:
                 "Copper",
                 "perhaps copper-pbe is meant; potentials that come with mdgraph",
             ),
+            ("nope", "potentials that come with mdgraph: 3bpa"),
             ("hydrogen", "potentials that come with mdgraph: 3bpa-wb97x, acac-pbe, aspirin-pbe"),
             ("copper-pbe.ckpt", "potentials that come with mdgraph: 3bpa"),
             ("copper-pb/", "potentials that come with mdgraph: 3bpa"),

@@ -368,7 +368,7 @@ def _sound(folder: Path) -> list[object]:
     [
         (_no_energy, [], "no energy is found"),
         (_no_forces, [], "No frame has forces; name the label in the file with --forces-key"),
-        (_one_frame, [], "has 1 frame of two atoms or more; give two such frames at least"),
+        (_one_frame, [], "1 of the 1 frames have two atoms or more; give two such frames at least"),
         (_damaged, [], "Cannot read"),
         (lambda folder: [folder / "nowhere.xyz"], [], "there is no such file"),
         (_sound, ["--validation", "0"], "The split leaves no frame for validation"),
