@@ -308,14 +308,26 @@ def all_checks(
             molecules, potential, device, judge=judging, quick=quick, seed=seed
         )
     # Atoms in a box are no crystals, and run nowhere.
-    dense = [frame for frame in frames if frame.pbc.all() and _volume(frame) < SPARSE * len(frame)]
+    dense = [frame for frame in frames if _is_dense(frame)]
+    others = [frame for frame in several if frame.pbc.any() and not _is_dense(frame)]
+    slabs = [
+        frame
+        for frame in spaced(others, QUICK_FRAMES)
+        if (frame.numbers == frame.numbers[0]).all() and kind_of(frame) == "crystal"
+    ]
     yield from crystal_checks(
         potential,
-        crystal_elements(dense),
+        crystal_elements([*dense, *slabs]),
         compounds=crystal_compounds(dense),
         device=device,
     )
-    starts = [*molecular, *dense]
+    starts = [*molecular, *dense, *slabs]
+    if not starts and not molecules:
+        text = (
+            "Nothing else was checked: no frame is a molecule in vacuum, a liquid or crystal that "
+            "is periodic in all directions, or a slab of one element. Add one of these."
+        )
+        yield Check("beyond the frames", Verdict.LOOK, text)
     if interval is None:
         starts = spaced(starts, MOST_FRAMES)
     try:
@@ -333,9 +345,10 @@ def all_checks(
         yield Check("dynamics", Verdict.WRONG, f"It ended early: {error}")
 
 
-def _volume(frame: "LabelledFrame") -> float:
-    """A^3."""
-    return abs(float(frame.cell[0] @ np.cross(frame.cell[1], frame.cell[2])))
+def _is_dense(frame: "LabelledFrame") -> bool:
+    """Whether a frame is periodic in all directions, and full of atoms."""
+    volume = abs(float(frame.cell[0] @ np.cross(frame.cell[1], frame.cell[2])))
+    return bool(frame.pbc.all()) and volume < SPARSE * len(frame)
 
 
 def _judge(

@@ -48,6 +48,10 @@ SLOPE_WRONG: Final = 0.08
 """By which the slope of forces over their labels differs from 1. Errors of fits lower it by the
 square of their share, 0.01 where forces err by a tenth; more is a factor, such as a wrong unit."""
 
+SLOPE_FROM: Final = 0.01
+"""eV/A, RMS of labels from which they have a slope: those of a free atom, or of a crystal whose
+atoms symmetry holds, are rounding."""
+
 CONSISTENT: Final = 1e-3
 INCONSISTENT: Final = 1e-2
 """Share by which forces may differ from differences of energies, RMS: forces that are 1 % off make
@@ -260,6 +264,9 @@ def _slope_check(rows: ForceRows) -> Check:
     numbers = {"slope": _rounded(slope)}
     if not np.isfinite(slope):
         return Check("size of forces", Verdict.WRONG, "Forces are not finite.", numbers)
+    if square < SLOPE_FROM**2 * rows.labels.size:
+        text = f"The labels are below {1e3 * SLOPE_FROM:g} meV/A (RMS), which tells no slope."
+        return Check("size of forces", Verdict.OK, text)
     apart = abs(slope - 1.0)
     verdict = Verdict.OK
     if apart > SLOPE_LOOK:

@@ -12,13 +12,15 @@ import ase.io
 import numpy as np
 import pytest
 import torch
-from ase.build import molecule
+from ase import Atoms
+from ase.build import fcc111, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from mdgraph.engine.batches import evaluate_with
 from mdgraph.io.structures import read_system
 from mdgraph.runs import validation
-from mdgraph.validate import dynamics_checks
+from mdgraph.validate import crystal_checks, dynamics_checks
+from mdgraph.validate.verdicts import Check
 
 Command = Callable[..., Any]
 
@@ -124,6 +126,38 @@ def test_a_split_leaves_the_frames_held_out(
             assert record["frames"] == f"1 of frames.h5, {part} of split.json", done.err
         done = mdgraph_command("validate", tiny_potential, "--split", "split.json", *options)
         assert "give the data set" in done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "symbols"), [("slab", ["Cu"]), ("slab in a wide cell", ["Cu"]), ("atom", [])]
+)
+def test_slabs_tell_crystals_and_what_is_left_out_is_told(
+    mdgraph_command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    symbols: list[str],
+) -> None:
+    """A slab has nothing to squeeze, and stands for the crystal of its element."""
+    asked: list[list[str]] = []
+
+    def record(potential: Any, elements: list[str], **others: Any) -> list[Check]:
+        asked.append(elements)
+        return []
+
+    monkeypatch.setattr(crystal_checks, "crystal_checks", record)
+    monkeypatch.setattr(dynamics_checks, "dynamics_checks", lambda *_, **__: [])
+    atoms = Atoms("Cu") if name == "atom" else fcc111("Cu", (2, 2, 3), vacuum=6.0)
+    if name == "slab in a wide cell":
+        atoms.center(vacuum=40.0, axis=2)
+        atoms.pbc = True
+    atoms.info, forces = {}, np.zeros((len(atoms), 3))
+    atoms.calc = SinglePointCalculator(atoms, energy=0.0, forces=forces)
+    ase.io.write(tmp_path / "frames.extxyz", atoms)
+    options = ["--quick", "--device", "cpu", "--out", tmp_path / "out"]
+    done = mdgraph_command("validate", "copper-pbe", tmp_path / "frames.extxyz", *options)
+    assert asked == [symbols], done.err
+    assert ("look   beyond the frames: Nothing else was checked" in done.out) == (not symbols)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Checks of labelled frames: exact labels pass, and each planted fault has its line."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,6 +104,14 @@ def test_forces_that_are_too_large_are_wrong_twice() -> None:
     labels = unlike(checked(labelled(force_factor=1.0 / 1.1)))
     assert labels["size of forces"] is Verdict.WRONG
     assert "forces against energies" not in labels
+
+
+def test_labels_without_forces_have_no_slope() -> None:
+    """Those of free atoms and of crystals at rest are rounding."""
+    frames = [replace(frame, forces=1e-9 * frame.forces) for frame in labelled()]
+    check = checked(frames)["size of forces"]
+    assert check.verdict is Verdict.OK
+    assert "tells no slope" in check.sentence
 
 
 def test_a_group_that_errs_is_named() -> None:
