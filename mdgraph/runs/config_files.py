@@ -336,6 +336,9 @@ def plain(message: str) -> str:
     if message.startswith("String should match pattern"):
         message = "it should be a word of letters, digits and underscores"
     message = message.replace("a valid tuple", "a list, such as [a, b]", 1)
+    message = re.sub(
+        r"^\w+ should have (.*) items? after .*", r"it should have \1 in its list", message
+    )
     return message.replace("Unable", "unable", 1).partition(", unable to parse")[0]
 
 

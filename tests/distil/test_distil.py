@@ -204,6 +204,7 @@ def interrupted(*arguments: object, **options: object) -> None:
         ({"rounds": 0}, "rounds is 0"),
         ({"sampling": {"frame": 3}}, "unknown key frame; did you mean frames?"),
         ({"sampling": {"temperatures": [-5]}}, "sampling.temperatures"),
+        ({"sampling": {"temperatures": []}}, "is []; it should have at least 1 in its list."),
         ({"sampling": SAMPLING | {"largest_force": 1e-6}}, "No frame got a label"),
     ],
 )
