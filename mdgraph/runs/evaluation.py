@@ -18,7 +18,13 @@ from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
 from mdgraph.engine.calculation import EvaluationResult, as_evaluator
 from mdgraph.engine.relaxation import relax
-from mdgraph.errors import InputError, MDGraphError, name_some, prefix_errors
+from mdgraph.errors import (
+    InputError,
+    MDGraphError,
+    errors_logged_alone,
+    name_some,
+    prefix_errors,
+)
 from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.memory import memory_failures
 from mdgraph.precision import precision_named
@@ -199,9 +205,11 @@ class _Relaxations(FrameWork):
             device=self.device,
             precision=self._precision,
         )
-        for number, relaxation in relaxations:
-            check()
-            minima[number] = relaxation
+        # Each batch would log its outcome, and the stream tells that of all at its end.
+        with errors_logged_alone("mdgraph.engine.relaxation"):
+            for number, relaxation in relaxations:
+                check()
+                minima[number] = relaxation
         ordered = [minima[number] for number in range(len(systems))]
         moving = [None if one.converged else name for name, one in zip(names, ordered, strict=True)]
         return [one.system for one in ordered], [one.result for one in ordered], moving

@@ -611,6 +611,7 @@ class TestRelax:
         assert done.status == 0, done.err
         assert done.out == f"0 of 3 minima found, written to {out}\n"
         assert "No minimum within the tolerances after 3 steps" in done.err
+        assert done.err.count("warning: ") == 1  # not one for each batch too
         lazy = ["--overwrite", "--force-tolerance-eV-per-A", 100]
         done = mdgraph_command("relax", tmp_path / "frames.extxyz", *options, *lazy)
         assert done.out == f"3 of 3 minima found, written to {out}\n"
