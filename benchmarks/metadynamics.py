@@ -48,7 +48,7 @@ from mdgraph.analysis.metadynamics import HillSum, log_weights
 from mdgraph.biases import Distance, Metadynamics, Position
 from mdgraph.checkpoints import save
 from mdgraph.engine import HostSnapshot, LangevinMiddle, Simulation
-from mdgraph.engine.dynamics import LONGEST
+from mdgraph.engine.step_graphs import LONGEST
 from mdgraph.evaluators import Evaluator
 from mdgraph.models import TensorNetConfig, TensorNetPotential, with_terms
 from mdgraph.neighbors import NeighborList

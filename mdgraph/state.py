@@ -151,6 +151,21 @@ class WorkspaceOwner(Protocol):
         ...
 
 
+class RankSums(Protocol):
+    """Sums over the atoms of a system of which each process has some."""
+
+    def sum(self, values: Tensor) -> Tensor:
+        """(1, ...) float64, the sum over all atoms, from values (N, ...) of those here.
+
+        Static shapes; does not sync on CUDA. All processes call it together.
+        """
+        ...
+
+    def add(self, parts: Tensor) -> Tensor:
+        """Parts of sums, of any shape, added up over processes in their order; see `sum`."""
+        ...
+
+
 class State:
     """Static device buffers of one or several systems with N atoms and S systems in all.
 
@@ -189,7 +204,10 @@ class State:
             random numbers whatever the batch around it.
         workspaces: what evaluators keep for this state, by evaluator; gone with either of both.
         room: for other systems, or None.
+        ranks: where other processes have the other atoms of the one system; else None.
     """
+
+    ranks: RankSums | None = None
 
     _DYNAMIC = (
         "positions",
@@ -336,6 +354,13 @@ class State:
     def _hold_fixed(self) -> None:
         self.inverse_masses.masked_fill_(self.fixed, 0.0)
         self.velocities.masked_fill_(self.fixed[:, None], 0.0)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sums (N, ...) over the atoms of each system to (S, ...), those of other ranks included.
+
+        Does not sync on CUDA.
+        """
+        return self.grouping.sum(values) if self.ranks is None else self.ranks.sum(values)
 
     def of_atoms(self, values: Tensor) -> Tensor:
         """Gives every atom its system's number: (S,) to a column (N, 1) T, or (1, 1)."""

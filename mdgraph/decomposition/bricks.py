@@ -130,12 +130,13 @@ class BrickGrid:
                 groups *= number
         return torch.cat(found) if found else positions.new_zeros(0)
 
-    def brick(self, number: int, planes: Tensor) -> Brick:
+    def brick(self, number: int, planes: Tensor, margin: float = 0.0) -> Brick:
         """One of the bricks.
 
         Args:
             number: of the brick, as `owners` has it.
             planes: (P,) from `planes`, a buffer.
+            margin: A, see Brick.
         """
         place, left, ends, groups, begin = 0, len(self), [], 1, 0
         for count in self.shape:
@@ -146,7 +147,7 @@ class BrickGrid:
             ends.append((low, None if part == count - 1 else first + part))
             begin += groups * (count - 1)
             place, groups = place * count + part, groups * count
-        return Brick(planes, tuple(ends))
+        return Brick(planes, tuple(ends), margin)
 
     def owners(self, positions: Tensor, cell: Tensor, pbc: Tensor, planes: Tensor) -> Tensor:
         """(N,) int64, brick of each atom; static shapes, does not sync.

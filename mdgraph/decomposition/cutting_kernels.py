@@ -448,6 +448,14 @@ class KernelCutter:
         self._seen = torch.full((len(lists),), -1, dtype=torch.int64, device=device)
         self._pbc = state.pbc[0].contiguous()
         self._tables: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._is_given = False
+
+    def give_(self, owner: Tensor | None) -> None:
+        """See Cutter; does not sync."""
+        self._is_given = owner is not None
+        if owner is not None:
+            self._owner.copy_(owner)
+        self._seen.fill_(-1)
 
     def forget_where_(self, condition: Tensor) -> None:
         """See Cutter; does not sync."""
@@ -477,20 +485,21 @@ class KernelCutter:
         state, first = self._state, self._lists[0]
         atoms = len(state.numbers)
         x, y, z = self._grid.shape
-        owner_kernel[(triton.cdiv(atoms, BLOCK),)](
-            self._due,
-            first.reference_positions,
-            first.reference_cell,
-            self._pbc,
-            self._planes,
-            self._owner,
-            atoms,
-            NX=x,
-            NY=y,
-            NZ=z,
-            BLOCK=BLOCK,
-            **OPTIONS,
-        )
+        if not self._is_given:
+            owner_kernel[(triton.cdiv(atoms, BLOCK),)](
+                self._due,
+                first.reference_positions,
+                first.reference_cell,
+                self._pbc,
+                self._planes,
+                self._owner,
+                atoms,
+                NX=x,
+                NY=y,
+                NZ=z,
+                BLOCK=BLOCK,
+                **OPTIONS,
+            )
         for place, listed in enumerate(self._lists):
             neighbors_kernel[(min(atoms, PROGRAMS),)](
                 self._due,

@@ -37,6 +37,10 @@ class Cutter(Protocol):
         """Makes the next cut due where a condition () bool holds."""
         ...
 
+    def give_(self, owner: Tensor | None) -> None:
+        """Takes these owners (N,) int64 from here on, or bricks again; the next cut is due."""
+        ...
+
 
 class TorchCutter:
     """Cuts by torch, where the host finds a cut due."""
@@ -54,6 +58,11 @@ class TorchCutter:
         """
         self._grid, self._planes, self._state, self._lists = grid, planes, state, lists
         self._builds: list[int] = []
+        self._owner: Tensor | None = None
+
+    def give_(self, owner: Tensor | None) -> None:
+        """See Cutter."""
+        self._owner, self._builds = owner, []
 
     def forget_where_(self, condition: Tensor) -> None:
         """See Cutter; syncs."""
@@ -62,9 +71,11 @@ class TorchCutter:
 
     def membership(self) -> tuple[Tensor, Tensor]:
         """See Cutter."""
-        first = self._lists[0]
-        reference = first.reference_positions, first.reference_cell
-        owner = self._grid.owners(*reference, self._state.pbc, self._planes)
+        owner = self._owner
+        if owner is None:
+            first = self._lists[0]
+            reference = first.reference_positions, first.reference_cell
+            owner = self._grid.owners(*reference, self._state.pbc, self._planes)
         neighbors = torch.zeros(len(owner), len(self._grid), dtype=torch.bool, device=owner.device)
         for listed in self._lists:
             atoms = listed.count.nonzero().flatten()
@@ -157,6 +168,13 @@ class Division:
     def update_(self) -> None:
         """Cuts the domains anew if a list was built; static shapes, does not sync on CUDA."""
         self._cutter.cut_(self.domains)
+
+    def give_(self, owner: Tensor | None) -> None:
+        """Has the domains hold the atoms that they own by (N,) int64, or those in their bricks.
+
+        The next update cuts them anew; does not sync.
+        """
+        self._cutter.give_(owner)
 
     def replace_planes_(self, planes: Tensor) -> None:
         """Takes other planes (P,), which makes the next cut due; does not sync on CUDA."""

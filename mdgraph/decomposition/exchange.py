@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol
-from weakref import WeakKeyDictionary, finalize
+from weakref import WeakKeyDictionary, WeakSet, finalize
 
 import torch
 from torch import Tensor
@@ -66,6 +66,12 @@ class Call(enum.IntEnum):
 
     REPLAY = enum.auto()
     """Replay a graph."""
+
+    STEPS = enum.auto()
+    """Take steps of a system, each rank of its own atoms."""
+
+    FORGET = enum.auto()
+    """Drop the graphs of such steps."""
 
     DROP = enum.auto()
     """Drop the domains of a system."""
@@ -155,6 +161,19 @@ class MessageLink:
         self._domain, self._groups, self._naming_lost = domain, groups, naming_lost
         self._branch = Branch(domain.source.device, "exchange", -1)
 
+    def give_back_(self, forces: Tensor) -> None:
+        """Adds forces (R, 3) on copies of atoms to those that their owners have.
+
+        They are added in the order of the ranks. Static shapes; does not sync on CUDA.
+        """
+        send, receive = self._domain.send, self._domain.receive
+        found = {other: forces.new_empty(len(rows), 3) for other, rows in send.items()}
+        sent = {other: forces[rows] for other, rows in receive.items()}
+        swap(sent, found, self._groups[forces.device.type], self._naming_lost)
+        for other, values in found.items():
+            # Places without an atom bring zeros.
+            forces.index_add_(0, send[other], values)
+
     def begin_(self, features: Sequence[Tensor]) -> None:
         """See FeatureLink; waits for the other processes, without CUDA."""
         with self._branch.fork():
@@ -165,20 +184,37 @@ class MessageLink:
         self._branch.join()
 
     def _exchange_(self, own: Tensor) -> None:
-        from torch import distributed
-
-        group, messages = self._groups[own.device.type], []
         send, receive = self._domain.send, self._domain.receive
-        for other in sorted({*send, *receive}):
-            if other in send:
-                sent = own.index_select(0, send[other])
-                messages.append(distributed.P2POp(distributed.isend, sent, other, group))
-            if other in receive:
-                found = own[receive[other]]
-                messages.append(distributed.P2POp(distributed.irecv, found, other, group))
-        with self._naming_lost():
-            for request in distributed.batch_isend_irecv(messages) if messages else ():
-                request.wait()
+        sent = {other: own.index_select(0, rows) for other, rows in send.items()}
+        found = {other: own[rows] for other, rows in receive.items()}
+        swap(sent, found, self._groups[own.device.type], self._naming_lost)
+
+
+def swap(
+    sent: Mapping[int, Tensor],
+    found: Mapping[int, Tensor],
+    group: Any,
+    naming_lost: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Sends values to other ranks, and receives theirs; static shapes, waits without CUDA alone.
+
+    Args:
+        sent: by rank; those are sent from here.
+        found: by rank; written.
+        group: of torch.distributed.
+        naming_lost: a context that says which rank was lost.
+    """
+    from torch import distributed
+
+    messages = []
+    for other in sorted({*sent, *found}):
+        if other in sent:
+            messages.append(distributed.P2POp(distributed.isend, sent[other], other, group))
+        if other in found:
+            messages.append(distributed.P2POp(distributed.irecv, found[other], other, group))
+    with naming_lost():
+        for request in distributed.batch_isend_irecv(messages) if messages else ():
+            request.wait()
 
 
 class Exchange(Protocol):
@@ -299,6 +335,7 @@ class ProcessExchange:
         self._values: dict[str, Any] = {"cpu": self._messages}
         self._busy = False
         self._graphs: WeakKeyDictionary[CapturedGraph, int] = WeakKeyDictionary()
+        self._held: WeakSet[CapturedGraph] = WeakSet()
         self._recording: int | None = None
         self._recordings = 0
         self._dropped: deque[tuple[Call, int]] = deque()
@@ -353,6 +390,30 @@ class ProcessExchange:
 
         with self._naming_lost():
             distributed.all_reduce(values, distributed.ReduceOp.MAX, self._messages)
+
+    def swap(self, sent: Mapping[int, Tensor], found: Mapping[int, Tensor]) -> None:
+        """Sends values by rank, and writes what others send, see `swap`."""
+        values = next(iter([*sent.values(), *found.values()]), None)
+        if values is not None:
+            swap(sent, found, self._values[values.device.type], self._naming_lost)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """(P, ...) values of all ranks; static shapes, does not sync on CUDA."""
+        from torch import distributed
+
+        found = values.new_empty(self.rank.count, *values.shape)
+        with self._naming_lost():
+            group = self._values[values.device.type]
+            distributed.all_gather(list(found), values.contiguous(), group)
+        return found
+
+    def raise_(self, values: Tensor) -> None:
+        """Writes the largest of all ranks into values on the device; does not sync on CUDA."""
+        from torch import distributed
+
+        with self._naming_lost():
+            group = self._values[values.device.type]
+            distributed.all_reduce(values, distributed.ReduceOp.MAX, group)
 
     def any(self, condition: bool) -> bool:
         """Whether a condition holds on any rank; all ranks call it together."""
@@ -440,8 +501,8 @@ class ProcessExchange:
         self._dropped.append((call, number))
 
     def hold(self, graph: CapturedGraph) -> None:
-        """Takes note of a graph of another rank, which is reset before the processes part."""
-        self._graphs[graph] = 0
+        """Takes note of a graph with messages, which is reset before the processes part."""
+        self._held.add(graph)
 
     def _send(self, call: Call, number: int, make_content: Callable[[], Any] | None = None) -> None:
         from torch import distributed
@@ -480,7 +541,7 @@ class ProcessExchange:
 
         if self._watch is not None:
             self._watch.closing = True
-        for graph in list(self._graphs):  # NCCL waits for those that hold its messages
+        for graph in [*self._graphs, *self._held]:  # NCCL waits for those that hold its messages
             graph.reset()
         groups = (self._calls, *self._values.values())
         with contextlib.suppress(Exception):

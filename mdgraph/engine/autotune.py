@@ -14,7 +14,8 @@ from typing import Final, TypeVar
 
 import torch
 
-from mdgraph.engine.dynamics import POWERS, StepDynamics
+from mdgraph.engine.dynamics import StepDynamics
+from mdgraph.engine.step_graphs import POWERS
 from mdgraph.errors import InputError, name_some
 from mdgraph.neighbors import NeighborList
 
@@ -295,7 +296,7 @@ def _count(seconds: float) -> int:
 def _warm_up(dynamics: StepDynamics, count: int) -> None:
     """Runs steps, which compiles and captures, and restores the state."""
     with dynamics.unchanged():
-        dynamics.step_graphs.advance_(dynamics.step, count)
+        dynamics.advance_(count)
 
 
 def _time_steps(dynamics: StepDynamics, count: int, timer: Timer) -> SkinTiming:
@@ -305,7 +306,7 @@ def _time_steps(dynamics: StepDynamics, count: int, timer: Timer) -> SkinTiming:
     def work() -> None:
         for neighbors in lists:
             neighbors.rebuild_(state.positions, state.cell)
-        dynamics.step_graphs.advance_(dynamics.step, count)
+        dynamics.advance_(count)
 
     seconds = []
     for _ in range(PASSES if count > FEWEST else min(PASSES, 2)):

@@ -1,4 +1,4 @@
-"""StepDynamics: state and integrator; StepGraphs: their steps as CUDA graphs; snapshots.
+"""StepDynamics: state and integrator, their steps and snapshots.
 
 A step begins in `StepDynamics._step_`: the integrator moves atoms and calls
 `Calculation.update_`, which brings neighbor lists, energy, forces and virial up to date.
@@ -6,9 +6,10 @@ A step begins in `StepDynamics._step_`: the integrator moves atoms and calls
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,15 +27,15 @@ from mdgraph.arguments import (
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.checks import completed
 from mdgraph.engine.integrators import Integrator
-from mdgraph.engine.integrators.base import BLOCK
 from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.multiple_time_steps import steps_together
 from mdgraph.engine.observables import MeanSquaredDisplacement, OnlineObservable, OnlineObservables
+from mdgraph.engine.own_steps import OwnSteps, StepsBeginning, own_steps
 from mdgraph.engine.schedules import RENAMED, Schedule
+from mdgraph.engine.step_graphs import StepGraphs
 from mdgraph.engine.velocities import Conserved, degrees_of_freedom
 from mdgraph.errors import InputError
 from mdgraph.evaluators import MultipleTimeStepEvaluator
-from mdgraph.gpu.graphs import CapturedGraph, GraphMemoryError, captured, say_eager
 from mdgraph.state import State, systems_of
 from mdgraph.system import System
 
@@ -144,139 +145,6 @@ def _in_cell(system: System, cell: NDArray[np.float64], move_atoms: bool) -> Sys
         return deformed
     old, new = (completed(each.cell, each.pbc) for each in (system, deformed))
     return deformed.replace(positions=system.positions @ np.linalg.inv(old) @ new)
-
-
-LONGEST: Final = BLOCK
-"""Most steps in a graph: an integrator prepares so many together."""
-
-POWERS: Final = tuple(1 << power for power in range(LONGEST.bit_length()))
-"""Numbers of steps that a graph may hold."""
-
-
-class StepGraphs:
-    """Runs steps as CUDA graphs of 1, 2, 4 ... up to 32 steps, or eagerly.
-
-    Steps that are taken together, as those between two evaluations of a large potential, are in one
-    graph, which holds as many of 1, 2, 4 ... times them as are 32 steps at most.
-
-    The GPU waits some microseconds between two replays, and not between the steps of one graph.
-    Each length is captured when it is first needed, so any number of steps takes few replays.
-    No graph crosses the end of a block of steps that the integrator prepares. All graphs
-    share one pool of memory, in which nothing outlives a replay. If a graph does not fit into
-    memory, shorter ones run, and at last eager steps, until the buffers are replaced.
-    """
-
-    def __init__(
-        self,
-        step_: Callable[[int | None], None],
-        integrator: Integrator,
-        unchanged: Callable[[], AbstractContextManager[None]],
-        device: torch.device,
-        together: int = 1,
-    ) -> None:
-        """Captures nothing yet.
-
-        Args:
-            step_: takes as many steps as `together` says. Its argument is the number of steps done
-                after them, or None in a graph, which is replayed at many steps.
-            integrator: prepares blocks of steps.
-            unchanged: context manager that restores the state at its end.
-            device: where steps run.
-            together: steps, 32 at most, of which all numbers of steps are multiples.
-        """
-        self._step_ = step_
-        self._together = together
-        self._integrator = integrator
-        integrator.block = BLOCK // together * together
-        self._unchanged = unchanged
-        self._device = device
-        self._graphs: dict[int, CapturedGraph] = {}
-        self._graphed = False
-        self._longest = LONGEST
-        self._longest_that_fits = LONGEST
-        self._warned = False
-
-    @property
-    def graphed(self) -> bool:
-        """Whether steps are replays: switched on, and a graph fits into memory."""
-        return self._graphed and self._longest_that_fits > 0
-
-    @graphed.setter
-    def graphed(self, switch: bool) -> None:
-        self._graphed = switch
-
-    @property
-    def longest(self) -> int:
-        """Most steps in a graph, one of `POWERS`: as set, or as many as fit into memory.
-
-        Those that are taken together are in one graph, however many.
-        """
-        return min(self._longest, self._longest_that_fits)
-
-    @longest.setter
-    def longest(self, length: int) -> None:
-        self._longest = length
-
-    def advance_(self, step: int, count: int) -> None:
-        """Takes steps; syncs only to capture a graph.
-
-        Args:
-            step: steps done before.
-            count: steps to take.
-        """
-        end = step + count
-        while step < end:
-            self._integrator.prepare_(step)
-            block = self._integrator.block
-            length = self._replay_(end - step, block - step % block)
-            if not length:
-                self._step_(step + self._together)
-            step += length or self._together
-
-    def forget(self) -> None:
-        """Drops the graphs; call it when buffers that they hold are replaced."""
-        self._graphs.clear()
-        self._longest_that_fits = LONGEST
-
-    def _replay_(self, *bounds: int) -> int:
-        """Replays the longest graph within the bounds and returns its steps; 0 without graphs."""
-        while self.graphed:
-            calls = max(min(self.longest, *bounds) // self._together, 1)
-            length = self._together << (calls.bit_length() - 1)
-            graph = self._graphs.get(length) or self._captured(length)
-            if graph is not None:
-                graph.replay()
-                return length
-        return 0
-
-    def _captured(self, length: int) -> CapturedGraph | None:
-        calls = length // self._together
-        options: dict[str, Any] = {"calls": calls} if calls > 1 else {}
-        if self._graphs:
-            options["pool"] = next(iter(self._graphs.values())).pool
-        try:
-            with self._unchanged():
-                graph = captured(lambda: self._step_(None), self._device, **options)
-        except GraphMemoryError as error:
-            self._shorten(length // 2, error)
-            return None
-        self.graphed = graph is not None
-        if graph is not None:
-            self._graphs[length] = graph
-            logger.debug("Captured %d steps as a CUDA graph.", length)
-        return graph
-
-    def _shorten(self, length: int, error: GraphMemoryError) -> None:
-        """Limits graphs to a number of steps; fewer than are taken together leave eager steps."""
-        if length >= self._together:
-            self._longest_that_fits = 1 << (length.bit_length() - 1)
-            logger.info("CUDA graphs hold %d steps at most: %s", length, error)
-            return
-        self._longest_that_fits = 0
-        self._graphs.clear()  # eager steps may need their memory
-        if not self._warned:
-            say_eager(error)
-        self._warned = True
 
 
 class CheckpointState:
@@ -395,6 +263,8 @@ class StepDynamics:
         self.timestep = parameters["timestep"].start[0] if "timestep" in parameters else 0.0
         self._time_origin = (0, 0.0)
         self._conserved = conserved
+        self._beginning = StepsBeginning(copy(integrator), remove_momentum)
+        self._own_steps: OwnSteps | None = None
         self.count_degrees_of_freedom()
         if integrator.cell_varies and bool(self.state.fixed.any()):
             raise InputError(
@@ -512,6 +382,22 @@ class StepDynamics:
     def together(self) -> int:
         """Steps from one evaluation of the potential to the next; see `steps_together`."""
         return steps_together(self.calculation.evaluator)
+
+    def advance_(self, count: int) -> None:
+        """Takes steps from the present one on, on all ranks that there are; `step` stays.
+
+        Syncs only to capture a graph, or where buffers are made.
+        """
+        own = None
+        if not any(record.within_steps for record in self.online):
+            own = own_steps(self.calculation, self.integrator, self._beginning, self._own_steps)
+        if own is None:
+            self.step_graphs.advance_(self.step, count)
+            return
+        begun = own is self._own_steps
+        if not begun:
+            self._own_steps, self.step_graphs.beside = own, [own]
+        own.lead(self.step_graphs, self.integrator, self.step, count, begun=begun)
 
     def _step_(self, number: int | None = None) -> None:
         with torch.no_grad():

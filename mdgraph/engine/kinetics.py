@@ -29,7 +29,7 @@ def kinetic_energy(state: State, velocities: Tensor | None = None) -> Tensor:
 
         return sums.kinetic_energy(state, velocities)
     per_atom = state.masses.double() * velocities.double().square().sum(-1)
-    return 0.5 * KINETIC_ENERGY * state.grouping.sum(per_atom)
+    return 0.5 * KINETIC_ENERGY * state.sum(per_atom)
 
 
 def kinetic_tensor(state: State) -> Tensor:
@@ -40,7 +40,7 @@ def kinetic_tensor(state: State) -> Tensor:
         return sums.kinetic_tensor(state)
     velocities = state.velocities.double()
     weighted = state.masses.double()[:, None] * velocities
-    return KINETIC_ENERGY * state.grouping.sum(weighted[:, :, None] * velocities[:, None])
+    return KINETIC_ENERGY * state.sum(weighted[:, :, None] * velocities[:, None])
 
 
 def volume(state: State) -> Tensor:
@@ -75,8 +75,7 @@ def remove_momentum_(state: State, due: Tensor | None = None) -> None:
         sums.remove_momentum_(state, due)
         return
     masses = state.masses.double()[:, None]
-    momentum = state.grouping.sum(masses * state.velocities.double())
-    drift = momentum / state.grouping.sum(masses)
+    drift = state.sum(masses * state.velocities.double()) / state.sum(masses)
     state.velocities -= state.grouping.spread(drift * due).to(state.dtype)
 
 
@@ -181,7 +180,7 @@ class Deformation:
             )
         if self.cell_dof.startswith("semiisotropic"):
             _check_flat(state)
-        if self.cell_dof == "semiisotropic":
+        if self.cell_dof == "semiisotropic" and state.ranks is None:
             _check_gap(state)
         self.varies = varies.contiguous().to(state.device)
         self._basis = _basis(self.cell_dof).to(state.device)

@@ -266,7 +266,7 @@ class RunLoop:
         start = self._starts[place] = dynamics.snapshot(self._starts[place])
         self._launch_count += 1
         self._unfinished = start
-        dynamics.step_graphs.advance_(dynamics.step, end - dynamics.step)
+        dynamics.advance_(end - dynamics.step)
         before, dynamics.step = dynamics.step, end
         dynamics.online.poll(before, end)
         self._health_checks[place].record_()
@@ -329,7 +329,7 @@ class RunLoop:
         dynamics, self._growths = self._dynamics, 0
         while dynamics.step < end:
             self._unfinished = dynamics.snapshot()
-            dynamics.step_graphs.advance_(dynamics.step, dynamics.together)
+            dynamics.advance_(dynamics.together)
             dynamics.step += dynamics.together
             status = self.check()
             if status.complete and not status.good:

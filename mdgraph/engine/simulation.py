@@ -23,7 +23,7 @@ from mdgraph.engine.autotune import (
     stopwatch,
 )
 from mdgraph.engine.calculation import Calculation, as_evaluator
-from mdgraph.engine.dynamics import LONGEST, StepDynamics
+from mdgraph.engine.dynamics import StepDynamics
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.multiple_time_steps import (
@@ -35,6 +35,7 @@ from mdgraph.engine.observables import OnlineObservable
 from mdgraph.engine.reporting import HostSnapshot, Recorder, Thermo, delivery, thermo_rows
 from mdgraph.engine.restraints import PositionRestraints
 from mdgraph.engine.run_loop import RunLoop, failure, temperature_limit
+from mdgraph.engine.step_graphs import LONGEST
 from mdgraph.engine.velocities import Conserved, draw_velocities_, fixed_atoms
 from mdgraph.errors import InputError, name_some, printable
 from mdgraph.evaluators import Evaluator

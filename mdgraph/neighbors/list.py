@@ -25,6 +25,7 @@ from mdgraph.neighbors.geometry import (
 from mdgraph.neighbors.pairs import PairBlock, Pairs
 from mdgraph.neighbors.search import CellList, EveryPair, Search, WrappedFrame
 from mdgraph.neighbors.torch_builder import (
+    Agree,
     Brick,
     BuildTask,
     Counters,
@@ -218,8 +219,8 @@ class Builder(Protocol):
         """Builds, whatever the rows hold; static shapes, does not sync."""
         ...
 
-    def update_(self, positions: Tensor, cell: Tensor) -> None:
-        """Builds where the rows may have become incomplete.
+    def update_(self, positions: Tensor, cell: Tensor, agree_: Agree | None = None) -> None:
+        """Builds where the rows may have become incomplete, on all ranks if `agree_` is given.
 
         Static shapes; capturable and without sync on CUDA.
         """
@@ -345,9 +346,11 @@ class NeighborList:
         reference_positions, reference_cell: what the list was built from.
         rebuilds: () int64, number of builds.
         brick: near which atoms must lie to have a row, see `limit_`; or None.
+        agree_: makes updates build where those of any rank do; None where this is the only one.
     """
 
     interior: ClassVar[int] = 0
+    agree_: Agree | None = None
 
     def __init__(
         self,
@@ -458,7 +461,7 @@ class NeighborList:
                 nothing but the reference may be read before.
         """
         if not math.isinf(self._range):
-            self._builder.update_(positions, cell)
+            self._builder.update_(positions, cell, self.agree_)
         if joined:
             self.join()
 
@@ -493,6 +496,7 @@ class NeighborList:
             own is not None
             and brick is not None
             and (own.planes is brick.planes and own.ends == brick.ends)
+            and own.margin == brick.margin
         ):
             return
         self.join()

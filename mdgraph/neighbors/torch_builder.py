@@ -1,5 +1,6 @@
 """TorchBuilder: builds a neighbor list with torch, on any device."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import ClassVar, Final
 
@@ -15,6 +16,9 @@ from mdgraph.neighbors.geometry import (
 )
 from mdgraph.neighbors.search import PADDING, Search, WrappedFrame
 from mdgraph.state import Grouping
+
+Agree = Callable[[Tensor], None]
+"""Writes the largest of all ranks into a flag, int32 on the device; does not sync on CUDA."""
 
 
 @dataclass(frozen=True)
@@ -95,20 +99,23 @@ class Brick:
     Attributes:
         planes: (P,) T, in fractional coordinates, in A where a direction is not periodic; a buffer.
         ends: numbers of the planes at both ends along each cell vector; None at those of the cell.
+        margin: A, by which its atoms may have left it.
     """
 
     planes: Tensor
     ends: tuple[tuple[int | None, int | None], ...]
+    margin: float = 0.0
 
     def is_near(self, fractional: Tensor, lattice: Lattice, pbc: Tensor, reach: float) -> Tensor:
-        """(N,) bool, which atoms are within a range of it along each cell vector; does not sync.
+        """(N,) bool, which atoms may be within a range of its atoms; does not sync.
 
         Args:
             fractional: (N, 3), wrapped along periodic directions.
             lattice: of the one cell.
             pbc: (1, 3) bool.
-            reach: A.
+            reach: A, along each cell vector.
         """
+        reach += self.margin
         near = torch.ones_like(fractional[:, 0], dtype=torch.bool)
         # A little more than the range, as rounding may put atoms elsewhere.
         more = _MORE * reach * torch.linalg.vector_norm(lattice.inverse[0], dim=0)
@@ -188,12 +195,16 @@ class TorchBuilder:
         self._store(self._rows(positions, cell))
         self._task.counters.rebuilds.add_(1)
 
-    def update_(self, positions: Tensor, cell: Tensor) -> None:
+    def update_(self, positions: Tensor, cell: Tensor, agree_: Agree | None = None) -> None:
         """See Builder."""
         if self._task.skin == 0.0:
             self.build_(positions, cell)
             return
         due = self._due(positions, cell)
+        if agree_ is not None:
+            flag = due.to(torch.int32)
+            agree_(flag)
+            due = flag != 0
         if positions.device.type == "cpu":
             if bool(due):
                 self.build_(positions, cell)

@@ -16,7 +16,7 @@ from mdgraph.gpu.launch import PROGRAMS, Branch, launching_ahead, launching_on
 from mdgraph.gpu.triton_jit import compiling_ahead
 from mdgraph.neighbors import triton_kernels
 from mdgraph.neighbors.search import CellList, EveryPair
-from mdgraph.neighbors.torch_builder import BuildTask, ListRows
+from mdgraph.neighbors.torch_builder import Agree, BuildTask, ListRows
 from mdgraph.neighbors.triton_kernels import cell_list_kernel
 
 BLOCK: Final = 128
@@ -258,6 +258,8 @@ class KernelBuilder:
         self._allowed_reach = task.search.allowed.to(dtype).contiguous()
         limits = [task.range, task.range**2, task.cutoff]
         self._limits = torch.tensor(limits, dtype=dtype, device=device)
+        margin = 0.0 if task.limit is None else task.limit.brick.margin
+        self._near = torch.tensor([task.range + margin], dtype=dtype, device=device)
         self._deformation = torch.zeros_like(self._inverse)
         self._allowed = torch.full_like(self._inverse[:, 0, 0], task.skin)
         self._wrapped = Wrapped(
@@ -306,7 +308,7 @@ class KernelBuilder:
                 self._search_and_reverse(due)
         self._branch.join()
 
-    def update_(self, positions: Tensor, cell: Tensor) -> None:
+    def update_(self, positions: Tensor, cell: Tensor, agree_: Agree | None = None) -> None:
         """See Builder."""
         task = self._task
         if task.skin == 0.0:
@@ -329,6 +331,8 @@ class KernelBuilder:
                 BLOCK=BLOCK,
                 **OPTIONS,
             )
+            if agree_ is not None:
+                agree_(self._due)
             self._build(self._due, positions, cell)
 
     def follow_(self, positions: Tensor, cell: Tensor, anyway: Tensor) -> None:
@@ -404,7 +408,7 @@ class KernelBuilder:
             task.counters.reach,
             task.counters.sticky,
             *self._search.plan,
-            self._limits,
+            self._near,
             None if task.limit is None else task.limit.brick.planes,
             None if task.limit is None else task.limit.row,
             self._filled,

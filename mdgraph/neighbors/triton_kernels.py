@@ -469,7 +469,7 @@ def prepare_kernel(
         low, scale, shape, first, curve: the plan of `CellList`.
         in_bin: (bins,) int32, zero before; atoms of each bin, counted.
         bin_of, slot_of: (N,) int32, written; slots of a bin fall in any order.
-        limits: (3,), the first is the range of the list, A.
+        limits: (1,), range of the list and what atoms may have left the brick by, A.
         planes, low_x to high_z: of a `Brick`, where rows are limited to one; -1 for None.
         row_of: (N,) int32, row of each atom, -1 without one; written where rows are limited. They
             fall in any order.

@@ -15,8 +15,8 @@ import torch
 from mdgraph.analysis.plots import speed_figure
 from mdgraph.devices import device_named
 from mdgraph.engine import Calculation, LangevinMiddle, Simulation
-from mdgraph.engine.dynamics import StepGraphs
 from mdgraph.engine.simulation import WORTHWHILE
+from mdgraph.engine.step_graphs import StepGraphs
 from mdgraph.errors import CapacityError, InputError, MDGraphError
 from mdgraph.fused.agreement import SMALLEST_FORCE, Agreement, compare
 from mdgraph.fused.evaluator import why_not_fused

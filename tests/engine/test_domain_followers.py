@@ -11,7 +11,7 @@ from mdgraph.checkpoints import load
 from mdgraph.decomposition.bricks import BrickGrid
 from mdgraph.decomposition.evaluator import (
     DecomposedEvaluator,
-    _DividedSystem,
+    DividedSystem,
     _Part,
     _Reference,
     _Server,
@@ -55,7 +55,7 @@ def test_lists_of_followers_grow_where_the_cell_outgrows_their_plan() -> None:
     reference = _Reference.of(evaluator.number, start, given, planes)
     state = reference.state(torch.device("cpu"), torch.float64)
     lists = reference.lists(state, whole.cutoffs, grid.brick(0, planes))
-    divided = _DividedSystem(1, state, lists, evaluator, planes)
+    divided = DividedSystem(1, state, lists, evaluator, planes)
 
     def tell(scale: float) -> None:
         positions, cell = scale * start.positions, scale * start.cell

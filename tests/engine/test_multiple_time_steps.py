@@ -28,7 +28,7 @@ from mdgraph.engine import (
     StochasticVelocityRescaling,
     VelocityVerlet,
 )
-from mdgraph.engine.dynamics import StepGraphs
+from mdgraph.engine.step_graphs import StepGraphs
 from mdgraph.engine.multiple_time_steps import STEPS
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError

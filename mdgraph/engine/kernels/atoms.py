@@ -18,7 +18,7 @@ from mdgraph.engine.kernels.device import (
     store_vectors,
     value_at,
 )
-from mdgraph.engine.kernels.reductions import parts_of, shares
+from mdgraph.engine.kernels.reductions import of_all_ranks, parts_of, shares
 from mdgraph.engine.random import DYNAMICS
 from mdgraph.gpu.launch import launching_ahead, launching_on
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
@@ -256,4 +256,4 @@ def kick_(
             **shares(state),
             **launching_ahead(state.device, group.atoms),
         )
-    return parts
+    return of_all_ranks(state, parts)

@@ -47,6 +47,11 @@ def parts_of(state: State, columns: int) -> Tensor:
     return torch.empty(shape, dtype=torch.float64, device=state.device)
 
 
+def of_all_ranks(state: State, parts: Tensor) -> Tensor:
+    """Parts of sums as they are, or where other processes have other atoms, with theirs."""
+    return parts if state.ranks is None else state.ranks.add(parts)
+
+
 @triton.jit
 def total(parts, system, column, COLUMNS: tl.constexpr, PARTS: tl.constexpr):
     """One sum of a system from its parts (S, PARTS, COLUMNS)."""
@@ -170,7 +175,7 @@ def kinetic_parts(state: State, velocities: Tensor) -> Tensor:
             parts,
             **shares(state),
         )
-    return parts
+    return of_all_ranks(state, parts)
 
 
 def kinetic_tensor(state: State) -> Tensor:
@@ -187,7 +192,7 @@ def kinetic_tensor_parts(state: State) -> Tensor:
         _tensor_kernel[parts.shape[:2]](
             state.velocities, state.masses, group.start, group.counts, parts, **shares(state)
         )
-    return parts
+    return of_all_ranks(state, parts)
 
 
 def remove_momentum_(state: State, due: Tensor) -> None:
@@ -203,6 +208,7 @@ def remove_momentum_(state: State, due: Tensor) -> None:
             parts,
             **shares(state),
         )
+        parts = of_all_ranks(state, parts)
         _stop_kernel[parts.shape[:2]](
             state.velocities, group.start, group.counts, due, parts, **shares(state)
         )

@@ -120,6 +120,7 @@ class OnlineObservable:
         kind: in results and records.
         even: whether samples must lie evenly in time.
         between_chunks: whether `poll` takes the samples, so that chunks end where they are due.
+        within_steps: whether `record_` takes them.
         every: steps from one sample to the next, counted from the start of the trajectory.
         start: steps of the trajectory that are left out.
     """
@@ -127,6 +128,7 @@ class OnlineObservable:
     kind: ClassVar[str]
     even: ClassVar[bool] = False
     between_chunks: ClassVar[bool] = False
+    within_steps: ClassVar[bool] = True
 
     @checked
     def __init__(self, *, every: int = 1, start: int = 0) -> None:

@@ -79,6 +79,7 @@ class DomainMonitor(OnlineObservable):
     """
 
     kind: ClassVar[str] = "departures"
+    within_steps: ClassVar[bool] = False
 
     @checked
     def __init__(self, domain: Domain, *, margin: float = 0.1, every: int = EVERY) -> None:

@@ -88,6 +88,7 @@ class ElementTemperatures(OnlineObservable):
 
     kind: ClassVar[str] = TemperaturesResult.kind
     between_chunks: ClassVar[bool] = True
+    within_steps: ClassVar[bool] = False
 
     @checked
     def __init__(self, *, every: int = 100, start: int = 0) -> None:

@@ -1,0 +1,283 @@
+"""OwnAtoms: the atoms of one system that a rank integrates, and whose positions go between ranks.
+
+Before each stretch of steps all ranks have all positions, and give atoms to ranks by the bricks
+that they lie in then. Within the stretch a rank moves its own atoms alone and gets positions of
+those near its brick, within the range of the lists and a margin: atoms may go half the margin from
+where they were, before a neighbor could be missed. Where they go further the stretch is repeated
+with a wider margin, as after any overflow. So no atom is handed over, and all shapes are static.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from mdgraph.decomposition.bricks import BrickGrid
+from mdgraph.decomposition.exchange import ProcessExchange
+from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.geometry import (
+    Lattice,
+    complete_cell,
+    fractional_coordinates,
+    heights,
+    inverse,
+)
+from mdgraph.state import State
+
+MARGIN: Final = 2.0
+"""A; hydrogens of water at 300 K go some 0.6 A in 64 fs, of which the margin takes twice that."""
+
+_BLOCK: Final = 64
+"""Rows that a sum takes together; their number is a multiple of it."""
+
+_MORE: Final = 0.05
+"""Room over the n atoms of the first stretch, as a part of n + 40 sqrt(n)."""
+
+
+@dataclass(frozen=True)
+class OwnCapacity:
+    """Room for atoms of a rank.
+
+    Attributes:
+        own: of its own, a multiple of 64, of all ranks.
+        send: that each other rank gets positions of.
+        receive: that each other rank sends.
+    """
+
+    own: tuple[int, ...]
+    send: tuple[int, ...]
+    receive: tuple[int, ...]
+
+
+class OwnAtoms:
+    """Which atoms of a system of N are those of a rank; see the module.
+
+    Attributes:
+        exchange: between the ranks.
+        owner: (N,) int64, the rank of each atom.
+        atoms: (C,) int64, those of this rank, ascending; the first again where there are no more.
+        used: (C,) bool, rows with an atom.
+        kept: (C,) int64, the row itself, or the first one where there is no atom.
+        capacity: see OwnCapacity.
+        margin: A.
+        needed: () float64, A, the margin that own atoms need, as last measured.
+    """
+
+    def __init__(
+        self,
+        exchange: ProcessExchange,
+        grid: BrickGrid,
+        planes: Tensor,
+        state: State,
+        lists: Sequence[NeighborList],
+        margin: float,
+        before: "OwnAtoms | None" = None,
+    ) -> None:
+        """Allocates room for the atoms as they are; all ranks call it together. Syncs.
+
+        Args:
+            exchange: between the ranks.
+            grid: of the bricks.
+            planes: (P,) between them, a buffer.
+            state: with the same positions on all ranks.
+            lists: whose ranges count.
+            margin: A.
+            before: whose largest counts are taken over.
+        """
+        (self._rank,) = exchange.numbers
+        self.exchange, self._grid, self._planes, self._state = exchange, grid, planes, state
+        self._reach = max(item.cutoff + item.skin for item in lists)
+        self.margin = margin
+        device, count = state.device, len(grid)
+        table = self._counts()
+        if before is not None:
+            met, capacity = before._most.cpu(), before.capacity
+            sizes = (capacity.own[self._rank], *capacity.send, *capacity.receive)
+            for number, size in enumerate(sizes):
+                # Steps that come after an overflow are repeated, and may have led anywhere.
+                most = min(int(met[number]), 2 * size + _BLOCK)
+                place = (self._rank, self._rank)
+                if number:
+                    other = (number - 1) % count
+                    place = (self._rank, other) if number <= count else (other, self._rank)
+                    if other == self._rank:
+                        continue
+                table[place] = max(int(table[place]), most)
+        exchange.agree_(table)
+        self.capacity = self._room(table)
+        self.owner = torch.zeros_like(state.numbers)
+        rows = self.capacity.own[self._rank]
+        self.atoms = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.used = torch.zeros_like(self.atoms, dtype=torch.bool)
+        self.kept = torch.zeros_like(self.atoms)
+        self._rows = torch.arange(rows, device=device)
+        self._send = self._regions(self.capacity.send)
+        self._receive = self._regions(self.capacity.receive)
+        sizes = [rows, *self.capacity.send, *self.capacity.receive]
+        self._sizes = torch.tensor(sizes, device=device)
+        self._most = torch.zeros_like(self._sizes)
+        self._fewest = torch.ones_like(self._sizes[0])
+        self.needed = torch.zeros((), dtype=torch.float64, device=device)
+        self._begun = torch.zeros(rows, 3, dtype=torch.float64, device=device)
+        self._begun_heights = torch.ones(3, dtype=torch.float64, device=device)
+        cut = [axis for axis, number in enumerate(grid.shape) if number > 1]
+        self._cut = torch.tensor(cut, device=device)
+        self.assign_()
+
+    def _regions(self, sizes: Sequence[int]) -> dict[int, Tensor]:
+        device = self._state.device
+        return {
+            other: torch.zeros(size, dtype=torch.int64, device=device)
+            for other, size in enumerate(sizes)
+            if size
+        }
+
+    def _room(self, table: Tensor) -> OwnCapacity:
+        def more(count: int) -> int:
+            return count + math.ceil(_MORE * (count + 40.0 * count**0.5)) if count else 0
+
+        rank, atoms = self._rank, len(self._state.numbers)
+        counts = table.tolist()
+        others = range(len(counts))
+        own = tuple(-(-min(more(counts[one][one]), atoms) // _BLOCK) * _BLOCK for one in others)
+        send = tuple(0 if other == rank else more(counts[rank][other]) for other in others)
+        receive = tuple(0 if other == rank else more(counts[other][rank]) for other in others)
+        return OwnCapacity(own, send, receive)
+
+    def _counts(self) -> Tensor:
+        """(P, P) int64 on the host: atoms that each rank sends to each; own ones on the diagonal.
+
+        Syncs.
+        """
+        owner, near = self._places()
+        count = len(self._grid)
+        table = torch.stack(
+            [owner[near(other)].bincount(minlength=count) for other in range(count)], 1
+        )
+        table.fill_diagonal_(0)
+        return (table + torch.diag(owner.bincount(minlength=count))).cpu()
+
+    def _places(self) -> tuple[Tensor, Callable[[int], Tensor]]:
+        """Owners (N,), and which atoms (N,) bool a rank may need, as a function of its number."""
+        state = self._state
+        lattice = Lattice.of(state.cell, state.pbc, 0.0)
+        fractional, _ = fractional_coordinates(
+            state.positions, lattice.inverse, state.pbc, state.grouping.index
+        )
+        owner = self._grid.owners(state.positions, state.cell, state.pbc, self._planes)
+
+        def near(rank: int) -> Tensor:
+            brick = self._grid.brick(rank, self._planes, self.margin)
+            return brick.is_near(fractional, lattice, state.pbc, self._reach)
+
+        return owner, near
+
+    def assign_(self) -> None:
+        """Gives atoms to ranks by the positions of the state, the same on all ranks.
+
+        Static shapes; does not sync on CUDA.
+        """
+        owner, near = self._places()
+        self.owner.copy_(owner)
+        rank = self._rank
+        own = owner == rank
+        first = own.to(torch.int8).argmax()
+        counts = [_packed_(self.atoms, own, first)]
+        torch.lt(self._rows, counts[0], out=self.used)
+        torch.mul(self._rows, self.used, out=self.kept)
+        near_here = near(rank)
+        for other in range(len(self._grid)):
+            sent = self._send.get(other)
+            counts.append(
+                counts[0] * 0 if sent is None else _packed_(sent, own & near(other), first)
+            )
+        for other in range(len(self._grid)):
+            found, theirs = self._receive.get(other), owner == other
+            # Places without an atom bring one that its owner has, so the same to all of them.
+            fill = theirs.to(torch.int8).argmax()
+            counts.append(
+                counts[0] * 0 if found is None else _packed_(found, theirs & near_here, fill)
+            )
+        torch.maximum(self._most, torch.stack(counts), out=self._most)
+        torch.minimum(self._fewest, counts[0], out=self._fewest)
+
+    def outgrown(self) -> Tensor:
+        """() bool, whether there were more atoms than there is room for, or none at all.
+
+        Does not sync.
+        """
+        return (self._most > self._sizes).any() | (self._fewest == 0)
+
+    def begin_(self, positions: Tensor, cell: Tensor) -> None:
+        """Takes note of where own atoms (C, 3) lie at the start of a stretch; does not sync."""
+        completed = inverse(complete_cell(cell, self._state.pbc))
+        self._begun.copy_(positions.double() @ completed[0].double())
+        self._begun_heights.copy_(heights(completed)[0])
+
+    def measure_(self, positions: Tensor, cell: Tensor) -> None:
+        """Measures the margin that own atoms (C, 3) need where they are now; does not sync.
+
+        With s coordinates in cells, d the distance of opposite faces, d0 that at the start, and R
+        the range of the lists, along each direction that is cut: 2 |s - s0| d0 + R d0 / d - R.
+        """
+        completed = inverse(complete_cell(cell, self._state.pbc))
+        moved = (positions.double() @ completed[0].double() - self._begun).abs()
+        moved = torch.where(self.used[:, None], moved, 0.0).amax(0)
+        stretch = self._begun_heights / heights(completed)[0].double()
+        needed = 2.0 * moved * self._begun_heights + self._reach * (stretch - 1.0)
+        self.needed.copy_(needed[self._cut].amax().nan_to_num(nan=0.0))
+
+    def exchange_(self, positions: Tensor) -> None:
+        """Brings positions (N, 3) of others' atoms up to date; static shapes, no sync on CUDA."""
+        sent = {other: positions.index_select(0, rows) for other, rows in self._send.items()}
+        found = {other: positions.new_empty(len(rows), 3) for other, rows in self._receive.items()}
+        self.exchange.swap(sent, found)
+        for other, rows in self._receive.items():
+            positions.index_copy_(0, rows, found[other])
+
+    def sum(self, values: Tensor) -> Tensor:
+        """See RankSums: blocks of rows, one after the other, so that room moves no bit."""
+        blocks = values.reshape(-1, _BLOCK, *values.shape[1:]).sum(1).cumsum(0)
+        return self.add(blocks[-1:])
+
+    def add(self, parts: Tensor) -> Tensor:
+        """See RankSums."""
+        return self.exchange.gather(parts).sum(0)
+
+    def collect_(self, values: Tensor, into: Sequence[tuple[Tensor, slice]]) -> None:
+        """Writes values (C, W) of own atoms of all ranks on rank 0; does not sync on CUDA.
+
+        Args:
+            values: of this rank; those of rows without an atom do not count.
+            into: buffers (N, ...) of rank 0, and which of the W numbers they get.
+        """
+        number = self.atoms[:, None].to(values.dtype)
+        message = torch.cat([number, values[self.kept]], 1)
+        if self._rank:
+            self.exchange.swap({0: message}, {})
+            return
+        for other, rows in enumerate(self.capacity.own):
+            if other:
+                message = message.new_empty(rows, message.shape[1])
+                self.exchange.swap({}, {other: message})
+            atoms = message[:, 0].to(torch.int64)
+            for buffer, part in into:
+                found = message[:, 1:][:, part].to(buffer.dtype)
+                buffer.index_copy_(0, atoms, found.view(len(atoms), *buffer.shape[1:]))
+
+
+def _packed_(atoms: Tensor, chosen: Tensor, fill: Tensor) -> Tensor:
+    """Writes the numbers of the chosen atoms (N,) bool, as far as there is room; counts them.
+
+    Ascending; `fill`, () int64, where there are no more. Static shapes, does not sync.
+    """
+    size = len(atoms)
+    place = chosen.cumsum(0) - 1
+    place = torch.where(chosen & (place < size), place, size)
+    found = fill.expand(size + 1).clone()
+    found.scatter_(0, place, torch.arange(len(chosen), device=chosen.device))
+    atoms.copy_(found[:size])
+    return chosen.sum()
