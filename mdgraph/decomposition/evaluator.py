@@ -92,7 +92,8 @@ class DividedSystem:
             planes: between the bricks.
         """
         self.number, self.planes, self.stale = number, planes, True
-        self.margin, self.own, self.needed = evaluator.margin, None, state.energy.new_zeros(())
+        self.margin, self.needed = evaluator.margin, state.energy.new_zeros(())
+        self.own: OwnAtoms | None = None
         self._takes_steps = False
         self._state = ref(state)
         self.lists, self._whole = list(lists), evaluator.whole

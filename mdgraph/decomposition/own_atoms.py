@@ -66,6 +66,9 @@ class OwnAtoms:
         needed: () float64, A, the margin that own atoms need, as last measured.
     """
 
+    capacity: OwnCapacity
+    _most: Tensor
+
     def __init__(
         self,
         exchange: ProcessExchange,
@@ -95,8 +98,8 @@ class OwnAtoms:
         table = self._counts()
         if before is not None:
             met, capacity = before._most.cpu(), before.capacity
-            sizes = (capacity.own[self._rank], *capacity.send, *capacity.receive)
-            for number, size in enumerate(sizes):
+            rooms = (capacity.own[self._rank], *capacity.send, *capacity.receive)
+            for number, size in enumerate(rooms):
                 # Steps that come after an overflow are repeated, and may have led anywhere.
                 most = min(int(met[number]), 2 * size + _BLOCK)
                 place = (self._rank, self._rank)
@@ -188,19 +191,16 @@ class OwnAtoms:
         counts = [_packed_(self.atoms, own, first)]
         torch.lt(self._rows, counts[0], out=self.used)
         torch.mul(self._rows, self.used, out=self.kept)
-        near_here = near(rank)
-        for other in range(len(self._grid)):
-            sent = self._send.get(other)
-            counts.append(
-                counts[0] * 0 if sent is None else _packed_(sent, own & near(other), first)
-            )
-        for other in range(len(self._grid)):
-            found, theirs = self._receive.get(other), owner == other
+        near_here, others = near(rank), range(len(self._grid))
+        for other in others:
+            sent = own & near(other) if other != rank else torch.zeros_like(own)
+            counts.append(_packed_(self._send.get(other), sent, first))
+        for other in others:
+            theirs = owner == other
+            found = theirs & near_here if other != rank else torch.zeros_like(own)
             # Places without an atom bring one that its owner has, so the same to all of them.
             fill = theirs.to(torch.int8).argmax()
-            counts.append(
-                counts[0] * 0 if found is None else _packed_(found, theirs & near_here, fill)
-            )
+            counts.append(_packed_(self._receive.get(other), found, fill))
         torch.maximum(self._most, torch.stack(counts), out=self._most)
         torch.minimum(self._fewest, counts[0], out=self._fewest)
 
@@ -269,11 +269,13 @@ class OwnAtoms:
                 buffer.index_copy_(0, atoms, found.view(len(atoms), *buffer.shape[1:]))
 
 
-def _packed_(atoms: Tensor, chosen: Tensor, fill: Tensor) -> Tensor:
-    """Writes the numbers of the chosen atoms (N,) bool, as far as there is room; counts them.
+def _packed_(atoms: Tensor | None, chosen: Tensor, fill: Tensor) -> Tensor:
+    """Writes the numbers of the chosen atoms (N,) bool, as far as there is room, and counts all.
 
     Ascending; `fill`, () int64, where there are no more. Static shapes, does not sync.
     """
+    if atoms is None:
+        return chosen.sum()
     size = len(atoms)
     place = chosen.cumsum(0) - 1
     place = torch.where(chosen & (place < size), place, size)

@@ -154,16 +154,19 @@ class OwnSteps:
         given = (own if whole is None else whole).tensors()
         shared = _Bytes([*replicated.values(), *given.values()])
         waits.append(self._exchange.share_(shared.bytes))
+        references = []
         for item in self._calculation.lists:
-            reference = item.reference_positions, item.reference_cell
+            places, vectors = item.reference_positions, item.reference_cell
             if whole is None:
-                reference = tuple(torch.empty_like(value) for value in reference)
-            for value in reference:
-                self._exchange.share_(value)()
-            if whole is None:
-                item.follow_(*reference, torch.zeros((), dtype=torch.bool, device=region.device))
+                places, vectors = torch.empty_like(places), torch.empty_like(vectors)
+            waits += [self._exchange.share_(value) for value in (places, vectors)]
+            references.append((places, vectors))
         for wait in waits:
             wait()
+        if whole is None:
+            changed = torch.zeros((), dtype=torch.bool, device=region.device)
+            for item, reference in zip(self._calculation.lists, references, strict=True):
+                item.follow_(*reference, changed)
         values = shared.values()
         for name, value in zip(replicated, values, strict=False):
             getattr(self.own, name).copy_(value)

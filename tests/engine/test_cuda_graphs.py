@@ -21,8 +21,8 @@ from mdgraph.engine import (
     VelocityVerlet,
 )
 from mdgraph.engine.autotune import EAGER, LENGTHS, SKINS
-from mdgraph.engine.step_graphs import POWERS
 from mdgraph.engine.restart import load_restart_, save_restart
+from mdgraph.engine.step_graphs import POWERS
 from mdgraph.errors import SimulationError
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State

@@ -52,7 +52,7 @@ def test_lists_of_followers_grow_where_the_cell_outgrows_their_plan() -> None:
     start = State([system], "cpu")
     planes = grid.planes(start.positions, start.cell, start.pbc)
     given = [NeighborList(start, cutoff, 0.3) for cutoff in whole.cutoffs]
-    reference = _Reference.of(evaluator.number, start, given, planes)
+    reference = _Reference.of(evaluator, start, given, planes)
     state = reference.state(torch.device("cpu"), torch.float64)
     lists = reference.lists(state, whole.cutoffs, grid.brick(0, planes))
     divided = DividedSystem(1, state, lists, evaluator, planes)

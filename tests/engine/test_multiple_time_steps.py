@@ -28,9 +28,9 @@ from mdgraph.engine import (
     StochasticVelocityRescaling,
     VelocityVerlet,
 )
-from mdgraph.engine.step_graphs import StepGraphs
 from mdgraph.engine.multiple_time_steps import STEPS
 from mdgraph.engine.restart import load_restart_, save_restart
+from mdgraph.engine.step_graphs import StepGraphs
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator, MultipleTimeStepEvaluator
 from mdgraph.fused.evaluator import FusedTensorNet
