@@ -392,6 +392,7 @@ class StepDynamics:
         if not any(record.within_steps for record in self.online):
             own = own_steps(self.calculation, self.integrator, self._beginning, self._own_steps)
         if own is None:
+            self._own_steps, self.step_graphs.beside = None, []
             self.step_graphs.advance_(self.step, count)
             return
         begun = own is self._own_steps

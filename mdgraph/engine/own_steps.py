@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from weakref import ref
 
 import numpy as np
 import torch
@@ -89,7 +90,8 @@ class OwnSteps:
             InputError: see `Integrator.allocate`.
         """
         assert divided.own is not None
-        self._calculation, self._divided, self._beginning = calculation, divided, beginning
+        self._calculation, self._beginning = calculation, beginning
+        self._number, self._reference = divided.number, ref(divided)
         self.atoms, self._exchange = divided.own, divided.own.exchange
         region = calculation.state
         rows, first = len(self.atoms.atoms), int(region.numbers[0])
@@ -122,7 +124,7 @@ class OwnSteps:
         """
         request = Request(step, count, graphs.settings)
         content = (None if begun else self._beginning, request)
-        self._exchange.call_(Call.STEPS, self._divided.number, lambda: content)
+        self._exchange.call_(Call.STEPS, self._number, lambda: content)
         self._advance_(request, integrator)
         graphs.settings = self.graphs.settings
         self._exchange.finish_()
@@ -135,7 +137,14 @@ class OwnSteps:
         """Drops the graphs, on rank 0 of all ranks."""
         self.graphs.forget()
         if self._exchange.leads:
-            self._exchange.drop(Call.FORGET, self._divided.number)
+            self._exchange.drop(Call.FORGET, self._number)
+
+    @property
+    def _divided(self) -> DividedSystem:
+        """What ranks have; not kept here, so that it makes room for a larger one."""
+        divided = self._reference()
+        assert divided is not None
+        return divided
 
     def _advance_(self, request: Request, whole: Integrator | None) -> None:
         self.graphs.settings = request.graphs
