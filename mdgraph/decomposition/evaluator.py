@@ -13,13 +13,13 @@ import logging
 import math
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
-from weakref import finalize, ref
+from weakref import WeakKeyDictionary, WeakValueDictionary, finalize, ref
 
 import numpy as np
 import torch
@@ -65,11 +65,11 @@ class DividedSystem:
     Attributes:
         number: of the system, in calls of other ranks.
         lists: of it.
+        grid: the bricks.
         planes: (P,) T, between the bricks; they stay where they were at the start.
         margin: A, see OwnAtoms.
         stale: whether buffers are too small.
-        own: atoms of this rank in steps that all ranks take; None before `divide_`, and of one
-            process.
+        cuts: how often buffers were made.
         needed: () float64, A, largest margin that any rank needed.
         outgrown: () bool, whether buffers of any rank were too small since `divide_`; of rank 0.
     """
@@ -93,16 +93,16 @@ class DividedSystem:
         """
         self.number, self.planes, self.stale = number, planes, True
         self.margin, self.needed = evaluator.margin, state.energy.new_zeros(())
-        self.own: OwnAtoms | None = None
-        self._takes_steps = False
+        self.cuts = 0
+        self._own: OwnAtoms | None = None
         self._state = ref(state)
         self.lists, self._whole = list(lists), evaluator.whole
-        self._exchange, self._grid = evaluator.exchange, evaluator.grid
+        self._exchange, self.grid = evaluator.exchange, evaluator.grid
         self._beside = Branch(state.device, "domains")
         if not self._exchange.alone:
             (domain,) = self._exchange.numbers
             for item in lists:
-                item.limit_(self._grid.brick(domain, planes, self.margin))
+                item.limit_(self.grid.brick(domain, planes, self.margin))
         # Replaced whenever buffers are; kept, as an address would be that of later buffers too.
         self._offsets = [item.offsets for item in lists]
         self._division: Division | None = None
@@ -143,7 +143,7 @@ class DividedSystem:
                     item.grow()
         self._division = Division(
             self._exchange.numbers,
-            self._grid,
+            self.grid,
             self.planes,
             state,
             self.lists,
@@ -152,40 +152,43 @@ class DividedSystem:
             agree_=None if self._exchange.alone else self._exchange.agree_,
         )
         self._link = self._exchange.link(self._division.domains)
-        if isinstance(self._exchange, ProcessExchange):
-            places = self._grid, self.planes, state, self.lists, self.margin
-            self.own = OwnAtoms(self._exchange, *places, before=self.own)
         self.outgrown.zero_()
         self.needed.zero_()
         self.stale = False
+        self.cuts += 1
 
     @contextmanager
-    def steps(self) -> Iterator[OwnAtoms]:
+    def steps(self, own: OwnAtoms) -> Iterator[None]:
         """Within it each rank evaluates its own atoms, from positions that it has.
 
-        All ranks enter it together; they have the same positions then, which say who owns what.
-        Does not sync on CUDA.
+        All ranks enter it together. Does not sync on CUDA.
+
+        Args:
+            own: assigned by the positions of the moment.
         """
-        assert self.own is not None
         assert self._division is not None
-        exchange = self.own.exchange
-        self.own.assign_()
-        self._division.give_(self.own.owner)
+        self._division.give_(own.owner)
         for item in self.lists:
-            item.agree_ = exchange.raise_
-        self._takes_steps = True
+            item.agree_ = own.exchange.raise_
+        self._own = own
         try:
-            yield self.own
+            yield
         finally:
-            self._takes_steps = False
+            self._own = None
             for item in self.lists:
                 item.agree_ = None
             self._division.give_(None)
 
     @property
+    def ranks(self) -> ProcessExchange:
+        """The exchange between processes, of which there are several."""
+        assert isinstance(self._exchange, ProcessExchange)
+        return self._exchange
+
+    @property
     def takes_steps(self) -> bool:
         """Whether it is within `steps`."""
-        return self._takes_steps
+        return self._own is not None
 
     def evaluate_own_(self) -> None:
         """Evaluates within `steps`; all ranks call it together.
@@ -195,7 +198,7 @@ class DividedSystem:
         """
         state, division = self._whole_state(), self._division
         assert division is not None
-        assert self.own is not None
+        assert self._own is not None
         with torch.no_grad():
             self._join()
             division.update_()
@@ -212,11 +215,11 @@ class DividedSystem:
             state.energies.zero_().index_add_(0, source, energies)
             virials = result.virials.new_zeros(9, len(state.numbers))
             virials.index_add_(1, source, result.virials[:, own])
-            outgrown = self._overflowed(division) | self.own.outgrown()
+            outgrown = self._overflowed(division) | self._own.outgrown()
             # Over atoms, not rows, whose number would change the bits.
-            energy, needed = state.energies.sum()[None], self.own.needed[None]
+            energy, needed = state.energies.sum()[None], self._own.needed[None]
             here = [energy, virials.sum(1), outgrown[None], needed]
-            found = self.own.exchange.gather(torch.cat([part.double() for part in here]))
+            found = self._own.exchange.gather(torch.cat([part.double() for part in here]))
             total = found[:, :10].sum(0)
             state.energy.copy_(total[:1])
             state.virial.copy_(total[1:].view(1, 3, 3))
@@ -435,6 +438,10 @@ class DecomposedEvaluator(Evaluator):
                 # Steps that come after an overflow are repeated, and may have led anywhere.
                 self.margin = min(1.3 * needed, 2.0 * self.margin + 2.0)
 
+    def has(self, divided: DividedSystem, state: State) -> bool:
+        """Whether this evaluator has made the domains of a state."""
+        return state.workspaces.get(self) is divided
+
     def divided(self, state: State, lists: Sequence[NeighborList]) -> DividedSystem | None:
         """What all ranks have of a state, to take steps together; syncs where it is made.
 
@@ -496,7 +503,23 @@ class DecomposedEvaluator(Evaluator):
 
 
 _NUMBERS: Final = itertools.count(1)
-"""Numbers of evaluators and systems, in calls of other ranks."""
+"""Numbers of evaluators, systems, states and lists, in calls of other ranks."""
+
+_NUMBERED: Final[WeakKeyDictionary[Any, tuple[int, object]]] = WeakKeyDictionary()
+
+
+def _number_of(thing: State | NeighborList, version: object = None) -> int:
+    """The number of a state or a list, another one for another version of it."""
+    number, known = _NUMBERED.get(thing, (0, None))
+    if not number or known is not version:
+        number = next(_NUMBERS)
+        _NUMBERED[thing] = number, version
+    return number
+
+
+def new_number() -> int:
+    """A number for what ranks have together."""
+    return next(_NUMBERS)
 
 
 @dataclass(frozen=True)
@@ -505,6 +528,8 @@ class _Reference:
 
     Attributes:
         evaluator: its number.
+        system: number of the state, of which evaluators have one together.
+        list_numbers: of the lists, likewise.
         numbers, pbc: of the system.
         positions, cell: that the lists were built from, as the state has them.
         skins: A, of each list.
@@ -514,6 +539,8 @@ class _Reference:
     """
 
     evaluator: int
+    system: int
+    list_numbers: tuple[int, ...]
     numbers: Any
     pbc: Any
     positions: Any
@@ -535,6 +562,8 @@ class _Reference:
         first = lists[0]
         return cls(
             evaluator.number,
+            _number_of(state),
+            tuple(_number_of(item, item.offsets) for item in lists),
             state.numbers.cpu().numpy(),
             state.pbc[0].cpu().numpy(),
             first.reference_positions.cpu().numpy(),
@@ -552,10 +581,24 @@ class _Reference:
         state.positions.copy_(torch.from_numpy(self.positions))
         return state
 
-    def lists(self, state: State, cutoffs: Sequence[float], brick: Brick) -> list[NeighborList]:
-        """Lists of such a state, one for each cutoff, with rows for a brick."""
-        limits = zip(cutoffs, self.skins, self.capacities, strict=True)
-        return [NeighborList(state, *limit, brick=brick) for limit in limits]
+    def lists(
+        self,
+        state: State,
+        cutoffs: Sequence[float],
+        brick: Brick,
+        known: MutableMapping[int, NeighborList] | None = None,
+    ) -> list[NeighborList]:
+        """Lists of such a state, one for each cutoff, with rows for a brick; known ones again."""
+        known = {} if known is None else known
+        found = []
+        limits = zip(self.list_numbers, cutoffs, self.skins, self.capacities, strict=True)
+        for number, cutoff, skin, capacity in limits:
+            item = known.get(number)
+            if item is None:
+                item = NeighborList(state, cutoff, skin, capacity, brick=brick)
+                known[number] = item
+            found.append(item)
+        return found
 
 
 @dataclass(frozen=True)
@@ -593,6 +636,15 @@ def join_ranks() -> ProcessExchange | None:
     raise SystemExit(0)
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a rank has of a system, and of one of its evaluators."""
+
+    evaluator: DecomposedEvaluator
+    state: State
+    divided: DividedSystem
+
+
 class Follower(Protocol):
     """Takes steps on a rank other than 0."""
 
@@ -606,12 +658,21 @@ class Follower(Protocol):
 
 
 class Beginning(Protocol):
-    """What rank 0 sends so that other ranks can take steps of a system."""
+    """What rank 0 sends so that other ranks can take steps of a system.
 
-    def follower(
-        self, evaluator: DecomposedEvaluator, state: State, divided: DividedSystem
-    ) -> Follower:
-        """What takes them."""
+    Attributes:
+        before: number of the steps whose place these take, or 0.
+    """
+
+    before: int
+
+    def follower(self, part: Callable[[int], Part], before: Follower | None) -> Follower:
+        """What takes them.
+
+        Args:
+            part: what this rank has of each divided system, by its number.
+            before: what took the steps before.
+        """
         ...
 
 
@@ -622,6 +683,8 @@ class _Server:
         self._exchange = exchange
         self._evaluators: dict[int, DecomposedEvaluator] = {}
         self._systems: dict[int, tuple[State, DividedSystem]] = {}
+        self._states: WeakValueDictionary[int, State] = WeakValueDictionary()
+        self._lists: WeakValueDictionary[int, NeighborList] = WeakValueDictionary()
         self._steps: dict[int, Follower] = {}
         self._graphs: dict[int, CapturedGraph] = {}
         self._device = torch.device("cpu")
@@ -651,14 +714,18 @@ class _Server:
                 self._record(number)
             case Call.REPLAY:
                 self._graphs[number].replay()
+            case Call.BEGIN_STEPS:
+                before = self._steps.pop(content.before, None)
+                self._steps[number] = content.follower(self.part, before)
             case Call.STEPS:
-                self._take_steps(number, *content)
+                self._steps[number].follow(content)
             case Call.FORGET:
                 if number in self._steps:
                     self._steps[number].forget()
+            case Call.DROP_STEPS:
+                self._steps.pop(number, None)
             case Call.DROP:
                 self._systems.pop(number, None)
-                self._steps.pop(number, None)
             case Call.DROP_GRAPH:
                 self._graphs.pop(number, None)
             case Call.DROP_EVALUATOR:
@@ -667,23 +734,25 @@ class _Server:
     def _begin(self, number: int, content: _Reference) -> None:
         evaluator = self._evaluators[content.evaluator]
         whole = evaluator.whole
-        state = content.state(whole.device, whole.precision.state)
+        state = self._states.get(content.system)
+        if state is None:
+            state = content.state(whole.device, whole.precision.state)
+            self._states[content.system] = state
         planes = torch.from_numpy(content.planes).to(whole.device)
         evaluator.margin = content.margin
         (domain,) = self._exchange.numbers
         brick = evaluator.grid.brick(domain, planes, content.margin)
-        lists = content.lists(state, evaluator.cutoffs, brick)
+        lists = content.lists(state, evaluator.cutoffs, brick, self._lists)
         divided = DividedSystem(number, state, lists, evaluator, planes)
         state.workspaces[evaluator] = divided
         self._systems[number] = state, divided
         divided.divide_()
 
-    def _take_steps(self, number: int, begun: "Beginning | None", request: Any) -> None:
+    def part(self, number: int) -> "Part":
+        """What there is of a system that is divided."""
         state, divided = self._systems[number]
-        if begun is not None:
-            (evaluator,) = [one for one in self._evaluators.values() if one in state.workspaces]
-            self._steps[number] = begun.follower(evaluator, state, divided)
-        self._steps[number].follow(request)
+        (evaluator,) = [one for one in self._evaluators.values() if one.has(divided, state)]
+        return Part(evaluator, state, divided)
 
     def _record(self, number: int) -> None:
         """Records evaluations until rank 0 ends the recording, and says whether it went well."""
@@ -778,6 +847,22 @@ def divided_parts(evaluator: Evaluator) -> list[DecomposedEvaluator]:
     elif isinstance(evaluator, MultipleTimeStepEvaluator):
         parts = evaluator.large, evaluator.small
     return [one for part in parts for one in divided_parts(part)]
+
+
+def parts_with_lists(
+    evaluator: Evaluator, lists: Sequence[NeighborList]
+) -> list[tuple[DecomposedEvaluator, Sequence[NeighborList]]]:
+    """The divided parts of an evaluator, and the lists that each reads."""
+    if isinstance(evaluator, DecomposedEvaluator):
+        return [(evaluator, lists)]
+    parts: list[tuple[Evaluator, Sequence[NeighborList]]] = []
+    if isinstance(evaluator, SumEvaluator):
+        terms = enumerate(evaluator.terms)
+        parts = [(term, evaluator.lists_of(number, lists)) for number, term in terms]
+    elif isinstance(evaluator, MultipleTimeStepEvaluator):
+        both = evaluator.large, evaluator.small
+        parts = [(part, evaluator.lists_of(part, lists)) for part in both]
+    return [one for part, own in parts for one in parts_with_lists(part, own)]
 
 
 def check_divisible(evaluator: Evaluator) -> None:

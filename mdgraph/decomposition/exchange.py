@@ -67,11 +67,17 @@ class Call(enum.IntEnum):
     REPLAY = enum.auto()
     """Replay a graph."""
 
+    BEGIN_STEPS = enum.auto()
+    """Make what takes steps of a system, each rank of its own atoms."""
+
     STEPS = enum.auto()
-    """Take steps of a system, each rank of its own atoms."""
+    """Take such steps."""
 
     FORGET = enum.auto()
     """Drop the graphs of such steps."""
+
+    DROP_STEPS = enum.auto()
+    """Take no such steps any more."""
 
     DROP = enum.auto()
     """Drop the domains of a system."""

@@ -28,9 +28,9 @@ from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.checks import completed
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
-from mdgraph.engine.multiple_time_steps import steps_together
+from mdgraph.engine.multiple_time_steps import outer_step_, steps_together
 from mdgraph.engine.observables import MeanSquaredDisplacement, OnlineObservable, OnlineObservables
-from mdgraph.engine.own_steps import OwnSteps, StepsBeginning, own_steps
+from mdgraph.engine.own_steps import OwnSteps, own_steps
 from mdgraph.engine.schedules import RENAMED, Schedule
 from mdgraph.engine.step_graphs import StepGraphs
 from mdgraph.engine.velocities import Conserved, degrees_of_freedom
@@ -263,7 +263,7 @@ class StepDynamics:
         self.timestep = parameters["timestep"].start[0] if "timestep" in parameters else 0.0
         self._time_origin = (0, 0.0)
         self._conserved = conserved
-        self._beginning = StepsBeginning(copy(integrator), remove_momentum)
+        self._template = copy(integrator)
         self._own_steps: OwnSteps | None = None
         self.count_degrees_of_freedom()
         if integrator.cell_varies and bool(self.state.fixed.any()):
@@ -390,22 +390,31 @@ class StepDynamics:
         """
         own = None
         if not any(record.within_steps for record in self.online):
-            own = own_steps(self.calculation, self.integrator, self._beginning, self._own_steps)
+            known = self.integrator, self._template, self.remove_momentum, self._own_steps
+            own = own_steps(self.calculation, *known)
         if own is None:
             self._own_steps, self.step_graphs.beside = None, []
             self.step_graphs.advance_(self.step, count)
             return
-        begun = own is self._own_steps
-        if not begun:
+        if own is not self._own_steps:
             self._own_steps, self.step_graphs.beside = own, [own]
-        own.lead(self.step_graphs, self.integrator, self.step, count, begun=begun)
+        own.lead(self.step_graphs, self.integrator, self.step, count)
 
     def _step_(self, number: int | None = None) -> None:
         with torch.no_grad():
-            if self.together == 1:
-                self._inner_step_(self.calculation.update_, number)
+            evaluator, calculation = self.calculation.evaluator, self.calculation
+            if isinstance(evaluator, MultipleTimeStepEvaluator):
+                outer_step_(
+                    evaluator,
+                    self.state,
+                    self._inner_step_,
+                    calculation.update_,
+                    calculation.update_small_,
+                    moves_cell=self.integrator.cell_varies,
+                    number=number,
+                )
             else:
-                self._outer_step_(number)
+                self._inner_step_(calculation.update_, number)
             if self.remove_momentum:
                 remove_momentum_(self.state, self.state.step % self.remove_momentum == 0)
             self.online.record_(number)
@@ -425,26 +434,6 @@ class StepDynamics:
         evaluator.end_step_(self.state)
         if biases is not None:
             biases.end_step_(number)
-
-    def _outer_step_(self, number: int | None) -> None:
-        """Steps by the small potential, between impulses of the large one."""
-        evaluator, calculation, state = self.calculation.evaluator, self.calculation, self.state
-        assert isinstance(evaluator, MultipleTimeStepEvaluator)
-        moves_cell = self.integrator.cell_varies
-
-        def update_() -> None:
-            calculation.update_()
-            if moves_cell:
-                evaluator.start_impulse_(state)
-
-        if moves_cell:
-            evaluator.start_impulse_(state)
-        for left in range(self.together - 1, 0, -1):
-            inner = None if number is None else number - left
-            self._inner_step_(calculation.update_small_, inner)
-        self._inner_step_(update_, number)
-        if moves_cell:
-            evaluator.end_impulse_(state)
 
     @checked
     def set_skin(self, skin: float) -> None:

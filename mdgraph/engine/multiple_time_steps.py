@@ -1,7 +1,7 @@
 """Two time steps: a small potential drives the steps between evaluations of the large one."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +14,7 @@ from mdgraph.errors import InputError, name_some
 from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator
 from mdgraph.models import check_species
 from mdgraph.precision import Precision
+from mdgraph.state import State
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,42 @@ def default_steps(timestep: float, hydrogen_mass: float) -> int:
     """
     longest = _by_mass(hydrogen_mass, 2.0, 3.0) * (1.0 + 1e-9)
     return max((steps for steps in STEPS if steps * timestep <= longest), default=STEPS[0])
+
+
+def outer_step_(
+    evaluator: MultipleTimeStepEvaluator,
+    state: State,
+    inner_step_: Callable[[Callable[[], None], int | None], None],
+    large_: Callable[[], None],
+    small_: Callable[[], None],
+    *,
+    moves_cell: bool,
+    number: int | None = None,
+) -> None:
+    """Steps by the small potential, between impulses of the large one; does not sync.
+
+    Args:
+        evaluator: of both.
+        state: that it evaluates.
+        inner_step_: takes a step by what brings forces up to date; also gets the steps done then.
+        large_: brings the forces of both up to date.
+        small_: those of the small one.
+        moves_cell: whether cells vary.
+        number: steps done after it; None within a captured step.
+    """
+
+    def update_() -> None:
+        large_()
+        if moves_cell:
+            evaluator.start_impulse_(state)
+
+    if moves_cell:
+        evaluator.start_impulse_(state)
+    for left in range(evaluator.steps - 1, 0, -1):
+        inner_step_(small_, None if number is None else number - left)
+    inner_step_(update_, number)
+    if moves_cell:
+        evaluator.end_impulse_(state)
 
 
 def evaluator_of_energy(evaluator: Evaluator) -> Evaluator:

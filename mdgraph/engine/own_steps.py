@@ -6,22 +6,34 @@ state of its own atoms alone, with an integrator of its own, and gets positions 
 them; cell, thermostat and barostat are the same on all ranks, which add up what these need.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from copy import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import copy, deepcopy
 from dataclasses import dataclass
-from weakref import ref
+from functools import partial
+from weakref import finalize, ref
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mdgraph.decomposition.evaluator import DecomposedEvaluator, DividedSystem
+from mdgraph.decomposition.evaluator import (
+    DividedSystem,
+    Follower,
+    Part,
+    new_number,
+    parts_with_lists,
+)
 from mdgraph.decomposition.exchange import Call
+from mdgraph.decomposition.own_atoms import OwnAtoms
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
+from mdgraph.engine.multiple_time_steps import outer_step_, steps_together
 from mdgraph.engine.step_graphs import StepGraphs
+from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator, SumEvaluator
+from mdgraph.models.sum import SumPotential
+from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -29,7 +41,7 @@ _BY_ATOM = ("positions", "velocities", "forces", "masses", "inverse_masses")
 """Of the state, which rank 0 shares before a stretch."""
 
 _REPLICATED = ("cell", "energy", "virial", "charge", "degrees", "step", "seed")
-"""The same on all ranks at each step."""
+"""The same on all ranks at each step, and in the states of the system and of own atoms."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +64,72 @@ class StepsBeginning:
     """What other ranks need to take steps, see `Beginning`.
 
     Attributes:
+        number: of the steps, in calls of other ranks.
+        before: of those whose place they take, or 0.
         integrator: without buffers.
         remove_momentum: steps from one removal of momentum to the next, or 0.
+        recipe: of the evaluator of the system.
+        parts: numbers of the divided systems.
+        lists: number of the divided system, and place among its lists, of each list.
     """
 
+    number: int
+    before: int
     integrator: Integrator
     remove_momentum: int
+    recipe: "Recipe"
+    parts: tuple[int, ...]
+    lists: tuple[tuple[int, int], ...]
 
-    def follower(
-        self, evaluator: DecomposedEvaluator, state: State, divided: DividedSystem
-    ) -> "OwnSteps":
+    def follower(self, part: Callable[[int], Part], before: Follower | None) -> "OwnSteps":
         """See Beginning."""
-        return OwnSteps(Calculation.of_parts(evaluator, state, divided.lists), divided, self)
+        parts = {number: part(number) for number in self.parts}
+        evaluator = self.recipe.make([parts[number].evaluator for number in self.parts])
+        lists = [parts[number].divided.lists[place] for number, place in self.lists]
+        state = parts[self.parts[0]].state
+        calculation = Calculation.of_parts(evaluator, state, lists)
+        divided = [parts[number].divided for number in self.parts]
+        return OwnSteps(
+            calculation, divided, self, before if isinstance(before, OwnSteps) else None
+        )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an evaluator is made of divided ones.
+
+    Attributes:
+        potential: of a sum, on the host.
+        terms: of a sum, or a large and a small potential; none of a divided one.
+        steps: of the small potential to one of the large; 0 for others.
+        virials: whether those of the small potential are computed.
+    """
+
+    potential: SumPotential | None = None
+    terms: "tuple[Recipe, ...]" = ()
+    steps: int = 0
+    virials: bool = False
+
+    @classmethod
+    def of(cls, evaluator: Evaluator) -> "Recipe":
+        """That of an evaluator all of whose parts are divided."""
+        if isinstance(evaluator, SumEvaluator):
+            terms = tuple(cls.of(term) for term in evaluator.terms)
+            return cls(deepcopy(evaluator.potential).cpu(), terms)
+        if isinstance(evaluator, MultipleTimeStepEvaluator):
+            both = cls.of(evaluator.large), cls.of(evaluator.small)
+            return cls(None, both, evaluator.steps, evaluator.virials)
+        return cls()
+
+    def make(self, parts: list[Evaluator]) -> Evaluator:
+        """Makes it; takes its parts from the front of the list."""
+        if not self.terms:
+            return parts.pop(0)
+        terms = [term.make(parts) for term in self.terms]
+        if self.potential is not None:
+            return SumEvaluator(self.potential, terms)
+        large, small = terms
+        return MultipleTimeStepEvaluator(large, small, self.steps, self.virials)
 
 
 class OwnSteps:
@@ -71,48 +137,72 @@ class OwnSteps:
 
     Attributes:
         own: the atoms, in rows with room for more; those without an atom have no mass.
-        graphs: of these steps.
         atoms: which ones they are.
+        graphs: of these steps.
+        number: see StepsBeginning.
     """
 
+    atoms: OwnAtoms
+
     def __init__(
-        self, calculation: Calculation, divided: DividedSystem, beginning: StepsBeginning
+        self,
+        calculation: Calculation,
+        divided: Sequence[DividedSystem],
+        beginning: StepsBeginning,
+        before: "OwnSteps | None",
     ) -> None:
-        """Allocates; reads the device.
+        """Allocates; reads the device. All ranks call it together.
 
         Args:
-            calculation: of the whole system, whose positions are valid for own atoms and those
-                near them.
-            divided: what ranks have of it.
+            calculation: of the system, whose positions are valid for own atoms and those near
+                them within a stretch, and on rank 0 for all before and after it.
+            divided: what ranks have of it, for each divided evaluator.
             beginning: of the steps.
+            before: steps whose place these take.
 
         Raises:
             InputError: see `Integrator.allocate`.
         """
-        assert divided.own is not None
         self._calculation, self._beginning = calculation, beginning
-        self._number, self._reference = divided.number, ref(divided)
-        self.atoms, self._exchange = divided.own, divided.own.exchange
+        self.number = beginning.number
+        # Not kept here, so that they make room for larger ones.
+        self._parts = [(ref(one), one.cuts) for one in divided]
         region = calculation.state
-        rows, first = len(self.atoms.atoms), int(region.numbers[0])
+        (exchange,) = {one.ranks for one in divided}
+        self._exchange = exchange
+        for value in (region.positions, region.cell):
+            exchange.share_(value)()
+        first, margin = divided[0], max(one.margin for one in divided)
+        places = first.grid, first.planes, region, calculation.lists, margin
+        self.atoms = OwnAtoms(exchange, *places, before=None if before is None else before.atoms)
+        rows, number = len(self.atoms.atoms), int(region.numbers[0])
         system = System(
-            numbers=np.full(rows, first),
+            numbers=np.full(rows, number),
             positions=np.zeros((rows, 3)),
             cell=region.cell[0].double().cpu().numpy(),
             pbc=region.pbc[0].cpu().numpy(),
         )
         self.own = State([system], region.device, region.dtype)
+        for name in _REPLICATED:
+            setattr(self.own, name, getattr(region, name))
         self.own.ranks = self.atoms
-        self.own.positions.copy_(region.positions[self.atoms.atoms])
         self._integrator = copy(beginning.integrator)
         self._integrator.allocate(self.own)
+        together = steps_together(calculation.evaluator)
         self.graphs = StepGraphs(
-            self._step_, self._integrator, self._unchanged, region.device, ranks=self._exchange
+            self._step_, self._integrator, self._unchanged, region.device, together, exchange
         )
 
-    def lead(
-        self, graphs: StepGraphs, integrator: Integrator, step: int, count: int, *, begun: bool
-    ) -> None:
+    @property
+    def serve(self) -> bool:
+        """Whether the buffers are still there that these steps were made for."""
+        parts = [(reference(), cuts) for reference, cuts in self._parts]
+        return all(one is not None and one.cuts == cuts for one, cuts in parts)
+
+    def _divided(self) -> list[DividedSystem]:
+        return [one for reference, _ in self._parts if (one := reference()) is not None]
+
+    def lead(self, graphs: StepGraphs, integrator: Integrator, step: int, count: int) -> None:
         """Takes steps on all ranks; on rank 0.
 
         Args:
@@ -120,11 +210,9 @@ class OwnSteps:
             integrator: of the whole system.
             step: steps done before.
             count: to take.
-            begun: whether other ranks know of these steps.
         """
         request = Request(step, count, graphs.settings)
-        content = (None if begun else self._beginning, request)
-        self._exchange.call_(Call.STEPS, self._number, lambda: content)
+        self._exchange.call_(Call.STEPS, self.number, lambda: request)
         self._advance_(request, integrator)
         graphs.settings = self.graphs.settings
         self._exchange.finish_()
@@ -137,20 +225,16 @@ class OwnSteps:
         """Drops the graphs, on rank 0 of all ranks."""
         self.graphs.forget()
         if self._exchange.leads:
-            self._exchange.drop(Call.FORGET, self._number)
-
-    @property
-    def _divided(self) -> DividedSystem:
-        """What ranks have; not kept here, so that it makes room for a larger one."""
-        divided = self._reference()
-        assert divided is not None
-        return divided
+            self._exchange.drop(Call.FORGET, self.number)
 
     def _advance_(self, request: Request, whole: Integrator | None) -> None:
         self.graphs.settings = request.graphs
         with torch.no_grad():
             self._share_(whole)
-            with self._divided.steps():
+            self.atoms.assign_()
+            with ExitStack() as stack:
+                for one in self._divided():
+                    stack.enter_context(one.steps(self.atoms))
                 self._load_()
                 self.graphs.advance_(request.step, request.count)
                 self._collect_(whole)
@@ -158,10 +242,12 @@ class OwnSteps:
     def _share_(self, whole: Integrator | None) -> None:
         """Brings what rank 0 has of the state, the lists and the integrator to all ranks."""
         region, own = self._calculation.state, self._integrator
-        waits = [self._exchange.share_(getattr(region, name)) for name in _BY_ATOM]
-        replicated = {name: getattr(region, name) for name in _REPLICATED}
+        by_atom, others = self._evaluator_tensors()
+        shared_in_place = [*(getattr(region, name) for name in _BY_ATOM), *by_atom]
+        waits = [self._exchange.share_(value) for value in shared_in_place]
+        replicated = [*(getattr(region, name) for name in _REPLICATED), *others]
         given = (own if whole is None else whole).tensors()
-        shared = _Bytes([*replicated.values(), *given.values()])
+        shared = _Bytes([*replicated, *given.values()])
         waits.append(self._exchange.share_(shared.bytes))
         references = []
         for item in self._calculation.lists:
@@ -177,11 +263,16 @@ class OwnSteps:
             for item, reference in zip(self._calculation.lists, references, strict=True):
                 item.follow_(*reference, changed)
         values = shared.values()
-        for name, value in zip(replicated, values, strict=False):
-            getattr(self.own, name).copy_(value)
-            if whole is None:
-                getattr(region, name).copy_(value)
+        for value, new in zip(replicated, values, strict=False):
+            value.copy_(new)
         own.restore(dict(zip(given, values[len(replicated) :], strict=True)))
+
+    def _evaluator_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Those of the evaluator by atom, and others, which are the same on all ranks."""
+        state = self._calculation.state
+        atoms, tensors = len(state.numbers), self._calculation.evaluator.tensors(state).values()
+        by_atom = [value for value in tensors if value.shape[:1] == (atoms,)]
+        return by_atom, [value for value in tensors if value.shape[:1] != (atoms,)]
 
     def _load_(self) -> None:
         """Fills the rows with own atoms."""
@@ -193,21 +284,34 @@ class OwnSteps:
             value.masked_fill_(~atoms.used, 0.0)
         atoms.begin_(own.positions, own.cell)
 
-    def _update_(self) -> None:
-        """Brings the forces on own atoms up to date; static shapes, does not sync on CUDA."""
+    def _update_(self, update_: Callable[[], None]) -> None:
+        """Brings the forces on own atoms up to date; static shapes, does not sync on CUDA.
+
+        Args:
+            update_: of the calculation.
+        """
         region, own, atoms = self._calculation.state, self.own, self.atoms
         region.positions.index_copy_(0, atoms.atoms, own.positions[atoms.kept])
-        region.cell.copy_(own.cell)
         atoms.exchange_(region.positions)
         atoms.measure_(own.positions, own.cell)
-        self._calculation.update_()
+        update_()
         torch.index_select(region.forces, 0, atoms.atoms, out=own.forces)
-        own.energy.copy_(region.energy)
-        own.virial.copy_(region.virial)
 
     def _step_(self, number: int | None = None) -> None:
+        calculation, evaluator = self._calculation, self._calculation.evaluator
+        large, small = partial(self._update_, calculation.update_), calculation.update_small_
         with torch.no_grad():
-            self._integrator.step_(self.own, self._update_)
+            if isinstance(evaluator, MultipleTimeStepEvaluator):
+                outer_step_(
+                    evaluator,
+                    calculation.state,
+                    lambda update_, _: self._integrator.step_(self.own, update_),
+                    large,
+                    partial(self._update_, small),
+                    moves_cell=self._integrator.cell_varies,
+                )
+            else:
+                self._integrator.step_(self.own, large)
             if interval := self._beginning.remove_momentum:
                 remove_momentum_(self.own, self.own.step % interval == 0)
 
@@ -215,7 +319,7 @@ class OwnSteps:
         """Brings all atoms to rank 0, and what is the same on all ranks into its state."""
         region, own, lists = self._calculation.state, self.own, self._calculation.lists
         into = [region.positions, region.velocities, region.forces, region.energies[:, None]]
-        into += [item.reference_positions for item in lists]
+        into += [*self._evaluator_tensors()[0], *(item.reference_positions for item in lists)]
         atoms = self.atoms.atoms
         others = [value.index_select(0, atoms) for value in into[3:]]
         values = torch.cat([own.positions, own.velocities, own.forces, *others], 1)
@@ -224,8 +328,6 @@ class OwnSteps:
         self.atoms.collect_(values, list(zip(into, parts, strict=True)))
         if whole is None:
             return
-        for name in _REPLICATED:
-            getattr(region, name).copy_(getattr(own, name))
         whole.restore(self._integrator.tensors())
         for item in lists:
             # From the places of all atoms; those far away were not those of the last build.
@@ -235,10 +337,10 @@ class OwnSteps:
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
         """Restores, at its end, all that steps change; does not sync."""
-        lists, divided = self._calculation.lists, self._divided
+        lists, state = self._calculation.lists, self._calculation.state
         changed = [*self.own.tensors().values(), *self._integrator.tensors().values()]
-        changed += [self._calculation.state.positions, self._calculation.state.cell]
-        changed += [divided.outgrown, divided.needed]
+        changed += [state.positions, *self._calculation.evaluator.tensors(state).values()]
+        changed += [value for one in self._divided() for value in (one.outgrown, one.needed)]
         before = [value.clone() for value in changed]
         references = [(*item.reference(), item.sticky().clone()) for item in lists]
         try:
@@ -270,26 +372,60 @@ class _Bytes:
 def own_steps(
     calculation: Calculation,
     integrator: Integrator,
-    beginning: StepsBeginning,
+    template: Integrator,
+    remove_momentum: int,
     known: OwnSteps | None,
 ) -> OwnSteps | None:
-    """Steps that all ranks take together, those that are known where they serve; else None.
+    """Steps that all ranks take together, those that are known where they serve.
 
-    Rank 0 takes the steps alone where it has all atoms, or something in a step looks at all of
-    them. Syncs where buffers are made.
+    Syncs where buffers are made.
+
+    Args:
+        calculation: of the system.
+        integrator: of it.
+        template: the same without buffers.
+        remove_momentum: see StepsBeginning.
+        known: steps before.
+
+    Returns:
+        None where rank 0 takes the steps: where it has all atoms, or something in a step looks at
+        all of them.
     """
-    evaluator = calculation.evaluator
-    if not isinstance(evaluator, DecomposedEvaluator):
-        return None
+    evaluator, state, lists = calculation.evaluator, calculation.state, calculation.lists
     if calculation.springs is not None or calculation.biases is not None:
         return None
-    atoms = len(calculation.state.numbers)
-    by_atom = any(atoms in tensor.shape for tensor in integrator.tensors().values())
-    if by_atom or calculation.state.dtype != torch.float64:
+    by_atom = any(len(state.numbers) in one.shape for one in integrator.tensors().values())
+    if by_atom or state.dtype != torch.float64:
         return None
-    divided = evaluator.divided(calculation.state, calculation.lists)
-    if divided is None:
+    parts = [part.divided(state, own) for part, own in parts_with_lists(evaluator, lists)]
+    divided = [one for one in parts if one is not None]
+    if not divided or len(divided) < len(parts):
         return None
-    if known is not None and known.atoms is divided.own:
+    if known is not None and known.serve:
         return known
-    return OwnSteps(calculation, divided, beginning)
+    if any(not torch.equal(one.planes, divided[0].planes) for one in divided):
+        return None  # put by atoms at other places, as a file may have them
+    beginning = StepsBeginning(
+        new_number(),
+        0 if known is None else known.number,
+        template,
+        remove_momentum,
+        Recipe.of(evaluator),
+        tuple(one.number for one in divided),
+        tuple(_place_of(item, divided) for item in lists),
+    )
+    exchange = divided[0].ranks
+    exchange.call_(Call.BEGIN_STEPS, beginning.number, lambda: beginning)
+    steps = OwnSteps(calculation, divided, beginning, known)
+    exchange.finish_()
+    finalize(steps, exchange.drop, Call.DROP_STEPS, beginning.number).atexit = False
+    return steps
+
+
+def _place_of(item: NeighborList, divided: Sequence[DividedSystem]) -> tuple[int, int]:
+    """The number of a divided system that has a list, and the place of the list there."""
+    for one in divided:
+        for place, own in enumerate(one.lists):
+            if own is item:
+                return one.number, place
+    raise AssertionError("each list is read by a part of the evaluator")
