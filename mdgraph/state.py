@@ -152,7 +152,13 @@ class WorkspaceOwner(Protocol):
 
 
 class RankSums(Protocol):
-    """Sums over the atoms of a system of which each process has some."""
+    """Sums over the atoms of a system of which each process has some.
+
+    Attributes:
+        counts: (1,) int64, atoms of all processes.
+    """
+
+    counts: Tensor
 
     def sum(self, values: Tensor) -> Tensor:
         """(1, ...) float64, the sum over all atoms, from values (N, ...) of those here.
@@ -163,6 +169,10 @@ class RankSums(Protocol):
 
     def add(self, parts: Tensor) -> Tensor:
         """Parts of sums, of any shape, added up over processes in their order; see `sum`."""
+        ...
+
+    def largest(self, values: Tensor) -> Tensor:
+        """(1,), the largest of all atoms, from values (N,) of those here; see `sum`."""
         ...
 
 
@@ -361,6 +371,21 @@ class State:
         Does not sync on CUDA.
         """
         return self.grouping.sum(values) if self.ranks is None else self.ranks.sum(values)
+
+    def largest(self, values: Tensor) -> Tensor:
+        """(S,), the largest of values (N,) in each system, those of other ranks included.
+
+        Does not sync on CUDA.
+        """
+        if self.ranks is not None:
+            return self.ranks.largest(values)
+        # A system with fewer atoms than the largest repeats its first atom in `members`.
+        return values[self.grouping.members].amax(1)
+
+    @property
+    def counts(self) -> Tensor:
+        """(S,) int64, atoms of each system, those of other ranks included."""
+        return self.grouping.counts if self.ranks is None else self.ranks.counts
 
     def of_atoms(self, values: Tensor) -> Tensor:
         """Gives every atom its system's number: (S,) to a column (N, 1) T, or (1, 1)."""

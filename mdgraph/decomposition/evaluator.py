@@ -157,6 +157,15 @@ class DividedSystem:
         self.stale = False
         self.cuts += 1
 
+    def take_planes_(self, planes: Tensor) -> Tensor:
+        """Takes planes (P,) of rank 0, where they are others; () bool. Does not sync on CUDA."""
+        moved = (planes != self.planes).any()
+        if self._division is not None and len(planes):
+            self._division.replace_planes_(planes)
+        else:
+            self.planes.copy_(planes)
+        return moved
+
     @contextmanager
     def steps(self, own: OwnAtoms) -> Iterator[None]:
         """Within it each rank evaluates its own atoms, from positions that it has.
@@ -288,11 +297,7 @@ class DividedSystem:
         state.positions.copy_(positions)
         state.cell.copy_(cell)
         state.charge.copy_(charge)
-        moved = (planes != self.planes).any()
-        if self._division is not None and len(planes):
-            self._division.replace_planes_(planes)
-        else:
-            self.planes.copy_(planes)
+        moved = self.take_planes_(planes)
         for item, place, vectors in zip(self.lists, references[::2], references[1::2], strict=True):
             item.follow_(place, vectors, moved)
 

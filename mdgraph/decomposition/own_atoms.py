@@ -8,7 +8,7 @@ with a wider margin, as after any overflow. So no atom is handed over, and all s
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,6 +64,7 @@ class OwnAtoms:
         capacity: see OwnCapacity.
         margin: A.
         needed: () float64, A, the margin that own atoms need, as last measured.
+        counts: (1,) int64, N.
     """
 
     capacity: OwnCapacity
@@ -123,6 +124,7 @@ class OwnAtoms:
         self._sizes = torch.tensor(sizes, device=device)
         self._most = torch.zeros_like(self._sizes)
         self._fewest = torch.ones_like(self._sizes[0])
+        self.counts = state.grouping.counts
         self.needed = torch.zeros((), dtype=torch.float64, device=device)
         self._begun = torch.zeros(rows, 3, dtype=torch.float64, device=device)
         self._begun_heights = torch.ones(3, dtype=torch.float64, device=device)
@@ -243,30 +245,40 @@ class OwnAtoms:
         blocks = values.reshape(-1, _BLOCK, *values.shape[1:]).sum(1).cumsum(0)
         return self.add(blocks[-1:])
 
+    def largest(self, values: Tensor) -> Tensor:
+        """See RankSums."""
+        found = values[self.kept].amax()[None]
+        self.exchange.raise_(found)
+        return found
+
     def add(self, parts: Tensor) -> Tensor:
         """See RankSums."""
         return self.exchange.gather(parts).sum(0)
 
-    def collect_(self, values: Tensor, into: Sequence[tuple[Tensor, slice]]) -> None:
-        """Writes values (C, W) of own atoms of all ranks on rank 0; does not sync on CUDA.
+    def collect_(self, here: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> None:
+        """Brings what all ranks have of their atoms to rank 0; does not sync on CUDA.
 
         Args:
-            values: of this rank; those of rows without an atom do not count.
-            into: buffers (N, ...) of rank 0, and which of the W numbers they get.
+            here: by name, rows (C, ...) of own atoms; those without an atom do not count.
+            there: by name, buffers (N, ...) of rank 0.
         """
-        number = self.atoms[:, None].to(values.dtype)
-        message = torch.cat([number, values[self.kept]], 1)
+        rows, columns = len(self.atoms), [self.atoms.double()[:, None]]
+        own = (here[name].index_select(0, self.kept).double() for name in there)
+        columns += [value.reshape(rows, -1) for value in own]
+        message = torch.cat(columns, 1)
         if self._rank:
             self.exchange.swap({0: message}, {})
             return
-        for other, rows in enumerate(self.capacity.own):
+        widths = [1, *(column.shape[1] for column in columns[1:])]
+        for other, count in enumerate(self.capacity.own):
             if other:
-                message = message.new_empty(rows, message.shape[1])
+                message = message.new_empty(count, sum(widths))
                 self.exchange.swap({}, {other: message})
-            atoms = message[:, 0].to(torch.int64)
-            for buffer, part in into:
-                found = message[:, 1:][:, part].to(buffer.dtype)
-                buffer.index_copy_(0, atoms, found.view(len(atoms), *buffer.shape[1:]))
+            number, *parts = message.split(widths, 1)
+            atoms = number[:, 0].to(torch.int64)
+            for buffer, part in zip(there.values(), parts, strict=True):
+                values = part.to(buffer.dtype).reshape(len(atoms), *buffer.shape[1:])
+                buffer.index_copy_(0, atoms, values)
 
 
 def _packed_(atoms: Tensor | None, chosen: Tensor, fill: Tensor) -> Tensor:

@@ -388,10 +388,8 @@ class StepDynamics:
 
         Syncs only to capture a graph, or where buffers are made.
         """
-        own = None
-        if not any(record.within_steps for record in self.online):
-            known = self.integrator, self._template, self.remove_momentum, self._own_steps
-            own = own_steps(self.calculation, *known)
+        known = self.remove_momentum, self.online, self._own_steps
+        own = own_steps(self.calculation, self._template, *known)
         if own is None:
             self._own_steps, self.step_graphs.beside = None, []
             self.step_graphs.advance_(self.step, count)

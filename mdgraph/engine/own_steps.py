@@ -6,7 +6,7 @@ state of its own atoms alone, with an integrator of its own, and gets positions 
 them; cell, thermostat and barostat are the same on all ranks, which add up what these need.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.multiple_time_steps import outer_step_, steps_together
+from mdgraph.engine.observables import OnlineObservables
 from mdgraph.engine.step_graphs import StepGraphs
 from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator, SumEvaluator
 from mdgraph.models.sum import SumPotential
@@ -68,6 +69,8 @@ class StepsBeginning:
         before: of those whose place they take, or 0.
         integrator: without buffers.
         remove_momentum: steps from one removal of momentum to the next, or 0.
+        looks: whether something on rank 0 looks at all atoms at each step.
+        pulls: whether that adds forces.
         recipe: of the evaluator of the system.
         parts: numbers of the divided systems.
         lists: number of the divided system, and place among its lists, of each list.
@@ -77,6 +80,8 @@ class StepsBeginning:
     before: int
     integrator: Integrator
     remove_momentum: int
+    looks: bool
+    pulls: bool
     recipe: "Recipe"
     parts: tuple[int, ...]
     lists: tuple[tuple[int, int], ...]
@@ -150,6 +155,7 @@ class OwnSteps:
         divided: Sequence[DividedSystem],
         beginning: StepsBeginning,
         before: "OwnSteps | None",
+        online: OnlineObservables | None = None,
     ) -> None:
         """Allocates; reads the device. All ranks call it together.
 
@@ -159,11 +165,12 @@ class OwnSteps:
             divided: what ranks have of it, for each divided evaluator.
             beginning: of the steps.
             before: steps whose place these take.
+            online: observables that each step records; on rank 0.
 
         Raises:
             InputError: see `Integrator.allocate`.
         """
-        self._calculation, self._beginning = calculation, beginning
+        self._calculation, self._beginning, self._online = calculation, beginning, online
         self.number = beginning.number
         # Not kept here, so that they make room for larger ones.
         self._parts = [(ref(one), one.cuts) for one in divided]
@@ -188,6 +195,9 @@ class OwnSteps:
         self.own.ranks = self.atoms
         self._integrator = copy(beginning.integrator)
         self._integrator.allocate(self.own)
+        own = self._integrator.tensors()
+        self._names = [name for name, value in own.items() if value.shape[:1] == (rows,)]
+        self._pulls = torch.zeros_like(region.forces) if beginning.pulls else None
         together = steps_together(calculation.evaluator)
         self.graphs = StepGraphs(
             self._step_, self._integrator, self._unchanged, region.device, together, exchange
@@ -230,23 +240,37 @@ class OwnSteps:
     def _advance_(self, request: Request, whole: Integrator | None) -> None:
         self.graphs.settings = request.graphs
         with torch.no_grad():
-            self._share_(whole)
+            by_atom = self._share_(whole)
             self.atoms.assign_()
             with ExitStack() as stack:
                 for one in self._divided():
                     stack.enter_context(one.steps(self.atoms))
-                self._load_()
+                self._load_(by_atom)
                 self.graphs.advance_(request.step, request.count)
-                self._collect_(whole)
+                self._end_(whole)
 
-    def _share_(self, whole: Integrator | None) -> None:
-        """Brings what rank 0 has of the state, the lists and the integrator to all ranks."""
-        region, own = self._calculation.state, self._integrator
+    def _share_(self, whole: Integrator | None) -> dict[str, Tensor]:
+        """Brings what rank 0 has of the state, the lists and the integrator to all ranks.
+
+        Returns:
+            Buffers of the integrator by atom, (N, ...), by name.
+        """
+        region, own, parts = self._calculation.state, self._integrator, self._divided()
         by_atom, others = self._evaluator_tensors()
         shared_in_place = [*(getattr(region, name) for name in _BY_ATOM), *by_atom]
         waits = [self._exchange.share_(value) for value in shared_in_place]
         replicated = [*(getattr(region, name) for name in _REPLICATED), *others]
-        given = (own if whole is None else whole).tensors()
+        tensors = (own if whole is None else whole).tensors()
+        given = {name: value for name, value in tensors.items() if name not in self._names}
+        integrator_by_atom = {}
+        for name in self._names:
+            value = tensors[name]
+            if whole is None:
+                value = value.new_empty(len(region.numbers), *value.shape[1:])
+            integrator_by_atom[name] = value
+            waits.append(self._exchange.share_(value))
+        planes = [one.planes if whole is not None else one.planes.clone() for one in parts]
+        waits += [self._exchange.share_(value) for value in planes]
         shared = _Bytes([*replicated, *given.values()])
         waits.append(self._exchange.share_(shared.bytes))
         references = []
@@ -260,12 +284,16 @@ class OwnSteps:
             wait()
         if whole is None:
             changed = torch.zeros((), dtype=torch.bool, device=region.device)
+            for one, value in zip(parts, planes, strict=True):
+                changed |= one.take_planes_(value)
             for item, reference in zip(self._calculation.lists, references, strict=True):
                 item.follow_(*reference, changed)
         values = shared.values()
         for value, new in zip(replicated, values, strict=False):
             value.copy_(new)
-        own.restore(dict(zip(given, values[len(replicated) :], strict=True)))
+        new_tensors = zip(given, values[len(replicated) :], strict=True)
+        own.restore(own.tensors() | dict(new_tensors))
+        return integrator_by_atom
 
     def _evaluator_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
         """Those of the evaluator by atom, and others, which are the same on all ranks."""
@@ -274,14 +302,21 @@ class OwnSteps:
         by_atom = [value for value in tensors if value.shape[:1] == (atoms,)]
         return by_atom, [value for value in tensors if value.shape[:1] != (atoms,)]
 
-    def _load_(self) -> None:
+    def _load_(self, integrator_by_atom: Mapping[str, Tensor]) -> None:
         """Fills the rows with own atoms."""
         region, own, atoms = self._calculation.state, self.own, self.atoms
         own.atom.copy_(atoms.atoms)
         for name in _BY_ATOM:
             torch.index_select(getattr(region, name), 0, atoms.atoms, out=getattr(own, name))
-        for value in (own.velocities.T, own.masses, own.inverse_masses):
-            value.masked_fill_(~atoms.used, 0.0)
+        zeroed, buffers = (
+            [own.velocities, own.masses, own.inverse_masses],
+            self._integrator.tensors(),
+        )
+        for name, value in integrator_by_atom.items():
+            torch.index_select(value, 0, atoms.atoms, out=buffers[name])
+            zeroed.append(buffers[name])
+        for value in zeroed:
+            value.masked_fill_(~atoms.used.view(-1, *[1] * (value.dim() - 1)), 0.0)
         atoms.begin_(own.positions, own.cell)
 
     def _update_(self, update_: Callable[[], None]) -> None:
@@ -293,9 +328,35 @@ class OwnSteps:
         region, own, atoms = self._calculation.state, self.own, self.atoms
         region.positions.index_copy_(0, atoms.atoms, own.positions[atoms.kept])
         atoms.exchange_(region.positions)
+        if self._beginning.looks:
+            atoms.collect_({"positions": own.positions}, {"positions": region.positions})
         atoms.measure_(own.positions, own.cell)
         update_()
+        if self._pulls is not None:
+            self._add_pulls_(self._pulls)
         torch.index_select(region.forces, 0, atoms.atoms, out=own.forces)
+
+    def _add_pulls_(self, pulls: Tensor) -> None:
+        """Adds to forces, energies and virial what restraints and biases have added on rank 0.
+
+        Of atoms of other ranks rank 0 has nothing else.
+        """
+        state, forces = self._calculation.state, self._calculation.evaluator.forces
+        here = [state.forces]
+        if forces(state) is not state.forces:
+            here.append(forces(state))
+        for value in here:
+            if self._exchange.leads:
+                pulls.copy_(value)
+            self._exchange.share_(pulls)()
+            if not self._exchange.leads:
+                value.add_(pulls)
+        energies = state.energies if self._exchange.leads else torch.empty_like(state.energies)
+        self._exchange.share_(energies)()
+        if not self._exchange.leads:
+            state.energies.add_(energies)
+        for value in (state.energy, state.virial):
+            self._exchange.share_(value)()
 
     def _step_(self, number: int | None = None) -> None:
         calculation, evaluator = self._calculation, self._calculation.evaluator
@@ -305,30 +366,57 @@ class OwnSteps:
                 outer_step_(
                     evaluator,
                     calculation.state,
-                    lambda update_, _: self._integrator.step_(self.own, update_),
+                    self._inner_step_,
                     large,
                     partial(self._update_, small),
                     moves_cell=self._integrator.cell_varies,
+                    number=number,
                 )
             else:
-                self._integrator.step_(self.own, large)
+                self._inner_step_(large, number)
             if interval := self._beginning.remove_momentum:
                 remove_momentum_(self.own, self.own.step % interval == 0)
+            if self._beginning.looks:
+                self._collect_()
+            if self._online is not None:
+                self._online.record_(number)
 
-    def _collect_(self, whole: Integrator | None) -> None:
-        """Brings all atoms to rank 0, and what is the same on all ranks into its state."""
-        region, own, lists = self._calculation.state, self.own, self._calculation.lists
-        into = [region.positions, region.velocities, region.forces, region.energies[:, None]]
-        into += [*self._evaluator_tensors()[0], *(item.reference_positions for item in lists)]
-        atoms = self.atoms.atoms
-        others = [value.index_select(0, atoms) for value in into[3:]]
-        values = torch.cat([own.positions, own.velocities, own.forces, *others], 1)
-        ends = torch.tensor([value.shape[1] for value in into]).cumsum(0).tolist()
-        parts = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
-        self.atoms.collect_(values, list(zip(into, parts, strict=True)))
+    def _inner_step_(self, update_: Callable[[], None], number: int | None) -> None:
+        """See `StepDynamics._inner_step_`; biases are on rank 0."""
+        biases = self._calculation.biases
+        if biases is not None:
+            biases.begin_step_()
+        self._integrator.step_(self.own, update_)
+        if biases is not None:
+            biases.end_step_(number)
+
+    def _collect_(self, into: Mapping[str, Tensor] | None = None) -> None:
+        """Brings the state of all atoms to rank 0.
+
+        Args:
+            into: further buffers of rank 0, by name, of which each rank has rows of own atoms, or
+                rows of all atoms, those of own ones valid.
+        """
+        region, own, atoms = self._calculation.state, self.own, self.atoms
+        names = ("positions", "velocities", "forces")
+        here = {name: getattr(own, name) for name in names}
+        there = {name: getattr(region, name) for name in names}
+        there |= {str(place): value for place, value in enumerate(self._evaluator_tensors()[0])}
+        there |= {"energies": region.energies, **({} if into is None else into)}
+        here |= {name: self._integrator.tensors()[name] for name in there if name in self._names}
+        for name in there.keys() - here.keys():
+            here[name] = there[name].index_select(0, atoms.atoms)
+        atoms.collect_(here, there)
+
+    def _end_(self, whole: Integrator | None) -> None:
+        """Brings all that a stretch has changed to rank 0."""
+        lists, own = self._calculation.lists, self._integrator.tensors()
+        given = own if whole is None else whole.tensors()
+        references = {f"list {number}": one.reference_positions for number, one in enumerate(lists)}
+        self._collect_({name: given[name] for name in self._names} | references)
         if whole is None:
             return
-        whole.restore(self._integrator.tensors())
+        whole.restore(given | {name: own[name] for name in own if name not in self._names})
         for item in lists:
             # From the places of all atoms; those far away were not those of the last build.
             item.rebuild_(item.reference_positions, item.reference_cell)
@@ -341,6 +429,8 @@ class OwnSteps:
         changed = [*self.own.tensors().values(), *self._integrator.tensors().values()]
         changed += [state.positions, *self._calculation.evaluator.tensors(state).values()]
         changed += [value for one in self._divided() for value in (one.outgrown, one.needed)]
+        for recorder in (self._calculation.biases, self._online):
+            changed += [] if recorder is None else recorder.tensors().values()
         before = [value.clone() for value in changed]
         references = [(*item.reference(), item.sticky().clone()) for item in lists]
         try:
@@ -371,9 +461,9 @@ class _Bytes:
 
 def own_steps(
     calculation: Calculation,
-    integrator: Integrator,
     template: Integrator,
     remove_momentum: int,
+    online: OnlineObservables,
     known: OwnSteps | None,
 ) -> OwnSteps | None:
     """Steps that all ranks take together, those that are known where they serve.
@@ -382,21 +472,15 @@ def own_steps(
 
     Args:
         calculation: of the system.
-        integrator: of it.
-        template: the same without buffers.
+        template: the integrator without buffers.
         remove_momentum: see StepsBeginning.
+        online: observables.
         known: steps before.
 
     Returns:
-        None where rank 0 takes the steps: where it has all atoms, or something in a step looks at
-        all of them.
+        None where one rank has all atoms.
     """
     evaluator, state, lists = calculation.evaluator, calculation.state, calculation.lists
-    if calculation.springs is not None or calculation.biases is not None:
-        return None
-    by_atom = any(len(state.numbers) in one.shape for one in integrator.tensors().values())
-    if by_atom or state.dtype != torch.float64:
-        return None
     parts = [part.divided(state, own) for part, own in parts_with_lists(evaluator, lists)]
     divided = [one for one in parts if one is not None]
     if not divided or len(divided) < len(parts):
@@ -405,18 +489,22 @@ def own_steps(
         return known
     if any(not torch.equal(one.planes, divided[0].planes) for one in divided):
         return None  # put by atoms at other places, as a file may have them
+    pulls = calculation.springs is not None or calculation.biases is not None
+    looks = pulls or any(record.within_steps for record in online)
     beginning = StepsBeginning(
         new_number(),
         0 if known is None else known.number,
         template,
         remove_momentum,
+        looks,
+        pulls,
         Recipe.of(evaluator),
         tuple(one.number for one in divided),
         tuple(_place_of(item, divided) for item in lists),
     )
     exchange = divided[0].ranks
     exchange.call_(Call.BEGIN_STEPS, beginning.number, lambda: beginning)
-    steps = OwnSteps(calculation, divided, beginning, known)
+    steps = OwnSteps(calculation, divided, beginning, known, online)
     exchange.finish_()
     finalize(steps, exchange.drop, Call.DROP_STEPS, beginning.number).atexit = False
     return steps

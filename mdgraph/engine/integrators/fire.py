@@ -100,7 +100,6 @@ class FIRE(Integrator):
         self._step = torch.full_like(state.energy, _START)
         self._mixing = torch.full_like(state.energy, _MIXING)
         self._downhill = torch.zeros_like(state.energy)
-        self._loose = (~state.fixed)[:, None]
 
     def step_(self, state: State, evaluate: Evaluate) -> None:
         """See Integrator."""
@@ -120,11 +119,12 @@ class FIRE(Integrator):
 
     def _forces(self, state: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Forces on atoms (N, 3) and strains (S, count), l (S,), and convergence (S,) bool."""
-        forces = torch.where(self._loose, state.forces, 0.0).double()
+        loose = (state.inverse_masses > 0.0)[:, None]
+        forces = torch.where(loose, state.forces, 0.0).double()
         at_rest = _largest(state, forces) < self.force_tolerance
         if self._deformation is None:
             return forces, torch.zeros_like(self._rates), torch.ones_like(self._step), at_rest
-        volumes, atoms = volume(state), state.grouping.counts.double()
+        volumes, atoms = volume(state), state.counts.double()
         work = enthalpy_work(state, self.values()["pressure"])
         pull = self._deformation.forces(state, work)
         at_rest = at_rest & ((pull / volumes[:, None]).abs() < self.stress_tolerance).all(-1)
@@ -135,9 +135,7 @@ class FIRE(Integrator):
         """Turns velocities towards the forces if p > 0, and stops them otherwise."""
 
         def product(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
-            return state.grouping.sum((first[0] * second[0]).sum(-1)) + (first[1] * second[1]).sum(
-                -1
-            )
+            return state.sum((first[0] * second[0]).sum(-1)) + (first[1] * second[1]).sum(-1)
 
         along, motion = (forces, pull), (self._velocities, self._rates)
         speed = product(motion, motion)
@@ -187,8 +185,7 @@ class FIRE(Integrator):
 
 def _largest(state: State, vectors: Tensor) -> Tensor:
     """Length of the longest of the vectors (N, 3) of each system (S,)."""
-    # A system with fewer atoms than the largest repeats its first atom in `members`.
-    return torch.linalg.vector_norm(vectors, dim=-1)[state.grouping.members].amax(1)
+    return state.largest(torch.linalg.vector_norm(vectors, dim=-1))
 
 
 def _of_atoms(state: State, values: Tensor) -> Tensor:
