@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ import pytest
 from ase.io import read
 from prepared import prepared_ranks
 
+from mdgraph.biases import Distance, Metadynamics
 from mdgraph.engine import (
-    Integrator,
+    FIRE,
+    Averages,
     LangevinMiddle,
     MartynaTobiasKlein,
+    MeanSquaredDisplacement,
     NoseHooverChains,
+    PositionRestraints,
+    RadialDistributions,
     Simulation,
     StochasticCellRescaling,
     StochasticVelocityRescaling,
@@ -26,115 +32,180 @@ from mdgraph.io.structures import read_system
 
 ROOT = Path(__file__).resolve().parents[2]
 
-ENSEMBLES: dict[str, Integrator] = {
-    "nve": VelocityVerlet(0.5),
-    "langevin": LangevinMiddle(0.5, 400.0, 5.0),
-    "bussi": StochasticVelocityRescaling(0.5, 400.0, 50.0),
-    "nose-hoover": NoseHooverChains(0.5, 400.0),
-    "rescaled cell": StochasticCellRescaling(0.5, 400.0, 1e-3, cell_dof="semiisotropic"),
-    "klein": MartynaTobiasKlein(0.5, 400.0, 1e-3),
-}
+RUN = """
+from mdgraph.checkpoints import load
+from mdgraph.engine import Simulation
+from mdgraph.models.sum import SumPotential
+def simulation(system, options, **more):
+    options = {"seed": 4, "temperature": 400.0, "check": None, "chunk": 8, **options, **more}
+    potential = "water-pbe0"
+    if options.pop("sum", False):
+        terms = [(load(name), 0.5) for name in (potential, "water-pbe0-small")]
+        potential = SumPotential.of(terms)
+    return Simulation(system, potential, options.pop("integrator"), **options)
+def end(run):
+    found = dict(run.state.tensors())
+    for number, record in enumerate(run.online):
+        found |= {f"{number}.{name}": value for name, value in record.tensors().items()}
+    if run.calculation.biases is not None:
+        found |= run.calculation.biases.tensors()
+    found["forces of the potential"] = run.calculation.evaluator.forces(run.state)
+    return {name: value.tolist() for name, value in found.items()}
+"""
 
-RANKS = """
+RANKS = (
+    RUN
+    + """
 import json, logging, pickle, sys
 from mdgraph.decomposition import evaluator as evaluators
 from mdgraph.decomposition import own_atoms
-from mdgraph.engine import Simulation
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.io.structures import read_system
-out, domains, options = sys.argv[1], sys.argv[2], pickle.load(open("options", "rb"))
-tight = sys.argv[3] == "tight"
-if tight:
+out, domains, room, device = sys.argv[1:]
+if room == "tight":
     own_atoms._MORE, evaluators.MARGIN = 0.0, 0.05
-lines = []
+lines, found = [], {}
 log = logging.getLogger("mdgraph.engine.run_loop")
 log.setLevel(logging.INFO)
 log.addFilter(lambda record: lines.append(record.getMessage()) or False)
-def simulation():
-    return Simulation(read_system(f"{out}/start.extxyz"), "water-pbe0", domains=domains, **options)
-def end(run):
-    return {name: value.tolist() for name, value in run.state.tensors().items()}
-run = simulation()
-for _ in range(3):
-    run.run(8)
-found = {"end": end(run), "together": run._own_steps is not None, "lines": lines}
-found["margin"] = run.calculation.evaluator.margin
-if not tight:
-    save_restart(run, f"{out}/restart.safetensors")
-    run.run(8)
-    found["through"] = end(run)
-    again = simulation()
-    load_restart_(again, f"{out}/restart.safetensors")
-    again.run(8)
-    found["again"] = end(again)
-json.dump(found, open(f"{out}/{sys.argv[3]}.json", "w"))
+system = read_system(f"{out}/start.extxyz")
+more = {"domains": domains, "device": device}
+for name, options in pickle.load(open(f"{out}/options", "rb")).items():
+    run = simulation(system, options, **more)
+    for _ in range(3):
+        run.run(8)
+    found[name] = {"end": end(run), "together": run._own_steps is not None}
+    if room == "ample":
+        save_restart(run, f"{out}/restart.safetensors")
+        run.run(8)
+        found[name]["through"] = end(run)
+        again = simulation(system, pickle.load(open(f"{out}/options", "rb"))[name], **more)
+        for planes in again.calculation.evaluator.division(again.state).values():
+            planes.add_(0.05)  # as if they had been put by other positions
+        load_restart_(again, f"{out}/restart.safetensors")
+        again.run(8)
+        found[name]["again"] = end(again)
+found["lines"] = lines
+json.dump(found, open(f"{out}/{room}.json", "w"))
 """
+)
 
 
-def options(kind: str, device: str) -> dict[str, Any]:
-    removal = 0 if kind == "langevin" else 7
-    return {
-        "integrator": ENSEMBLES[kind], "seed": 4, "temperature": 400.0, "device": device,
-        "check": None, "remove_momentum": removal, "chunk": 8,
+def cases(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Options of simulations; new ones at each call, as observables are of one alone."""
+    noise = {"integrator": LangevinMiddle(0.5, 400.0, 5.0)}
+    flow = {"remove_momentum": 7}
+    well = Metadynamics("d", sigma=0.2, height=0.05, every=4, minimum=0.0, maximum=14.0)
+    inner = {"inner_potential": "water-pbe0-small", "inner_steps": 4}
+    cell = StochasticCellRescaling(0.5, 400.0, 1e-3, cell_dof="semiisotropic")
+    every = {
+        "nve": {"integrator": VelocityVerlet(0.5), **flow},
+        "langevin": noise,
+        "bussi": {"integrator": StochasticVelocityRescaling(0.5, 400.0, 50.0), **flow},
+        "nose-hoover": {"integrator": NoseHooverChains(0.5, 400.0), **flow},
+        "rescaled cell": {"integrator": cell, **flow},
+        "klein": {"integrator": MartynaTobiasKlein(0.5, 400.0, 1e-3), **flow},
+        "two potentials": {"integrator": MartynaTobiasKlein(0.5, 400.0, 1e-3), **inner},
+        "sum": noise | {"sum": True},
+        "single": noise | {"precision": "single"},
+        "fixed": noise | {"fixed": [0, 5, 300]},
+        "restraints": noise | {"restraints": PositionRestraints([0, 100, 300], 2.0)},
+        "metadynamics": noise | {"variables": {"d": Distance([0, 200])}, "biases": [well]},
+        "minimum": {"integrator": FIRE(0.01)},
+        "observables": noise
+        | {
+            "observe": [
+                Averages(every=1), RadialDistributions(every=2), MeanSquaredDisplacement(4, every=2)
+            ]
+        },
     }  # fmt: skip
+    return {name: every[name] for name in names}
 
 
-def ends(processes: Any, folder: Path, kind: str, domains: str, device: str) -> Any:
-    """What ranks found, and the end of one process."""
+ENSEMBLES = ("nve", "langevin", "bussi", "nose-hoover", "rescaled cell", "klein")
+OTHERS = ("two potentials", "sum", "single", "fixed", "restraints", "metadynamics", "minimum",
+          "observables")  # fmt: skip
+
+
+def ends(
+    processes: Any, folder: Path, names: Iterable[str], domains: str, device: str, *rooms: str
+) -> dict[str, Any]:
+    """What ranks found, and `one` process."""
     atoms = read(ROOT / "potentials" / "water-pbe0" / "start.extxyz").repeat((2, 1, 1))
     atoms.positions += np.random.default_rng(0).normal(scale=0.03, size=(len(atoms), 3))
     atoms.write(folder / "start.extxyz")
     (folder / "ranks.py").write_text(RANKS, encoding="utf-8")
-    (folder / "options").write_bytes(pickle.dumps(options(kind, device)))
+    (folder / "options").write_bytes(pickle.dumps(cases(names)))
     count = int(np.prod([int(part) for part in domains.split("x")]))
     env, pipe, found = os.environ | {"PYTHONPATH": str(ROOT)}, subprocess.PIPE, {}
-    for room in ("ample", "tight"):
-        words = ["ranks.py", folder, domains, room]
+    for room in rooms:
+        words = ["ranks.py", folder, domains, room, device]
         ranks = prepared_ranks(processes, words, count, env=env, cwd=folder, stderr=pipe)
         said = "".join(rank.communicate()[1] for rank in ranks)
         assert [rank.returncode for rank in ranks] == [0] * count, said
         found[room] = json.loads((folder / f"{room}.json").read_text(encoding="utf-8"))
-        assert found[room]["together"]
-    one = Simulation(read_system(folder / "start.extxyz"), "water-pbe0", **options(kind, device))
-    for _ in range(3):
-        one.run(8)
-    assert one._own_steps is None
-    return found | {"one": {name: value.tolist() for name, value in one.state.tensors().items()}}
+    scope: dict[str, Any] = {}
+    exec(RUN, scope)
+    found["one"] = {}
+    for name, options in cases(names).items():
+        one: Simulation = scope["simulation"](
+            read_system(folder / "start.extxyz"), options, device=device
+        )
+        for _ in range(3):
+            one.run(8)
+        assert one._own_steps is None
+        assert all(found[room][name]["together"] for room in rooms)
+        found["one"][name] = {"end": scope["end"](one)}
+    return found
+
+
+def assert_near(first: dict[str, Any], second: dict[str, Any], error: float) -> None:
+    for name, value in first.items():
+        # The first sample of averages, from which they count, is a number of large energies.
+        bounds = {"rtol": 1e-9, "atol": error}
+        if name in ("positions", "velocities", "cell", "forces of the potential") or error < 1e-6:
+            np.testing.assert_allclose(second[name], value, err_msg=name, **bounds)
 
 
 @pytest.mark.parametrize(
-    ("kind", "domains"),
+    ("names", "domains"),
     [
-        ("langevin", "2"),
-        ("nve", "3"),
-        ("bussi", "2x2x1"),
-        ("rescaled cell", "2"),
-        pytest.param("nose-hoover", "2", marks=pytest.mark.slow),
-        pytest.param("klein", "4", marks=pytest.mark.slow),
+        (ENSEMBLES[1::3], "2"),
+        (ENSEMBLES[::3], "2x2x1"),
+        (OTHERS[::2], "2"),
+        (OTHERS[1::2], "3"),
+        pytest.param(ENSEMBLES[2::3], "3", marks=pytest.mark.slow),
     ],
 )
 def test_ranks_that_step_their_own_atoms_go_the_way_of_one(
-    processes: Any, tmp_path: Path, kind: str, domains: str
+    processes: Any, tmp_path: Path, names: tuple[str, ...], domains: str
 ) -> None:
     """To the same bits where atoms leave the margin or outgrow their room, or a file goes on."""
-    found = ends(processes, tmp_path, kind, domains, "cpu")
-    for name, value in found["one"].items():
-        np.testing.assert_allclose(found["ample"]["end"][name], value, rtol=1e-11, atol=1e-9)
-    assert found["ample"]["end"] == found["tight"]["end"]
-    assert found["ample"]["through"] == found["ample"]["again"]
-    assert found["ample"]["margin"] == 2.0
-    assert found["tight"]["margin"] > 0.05
-    assert any("outgrew buffers" in line for line in found["tight"]["lines"])
+    found = ends(processes, tmp_path, names, domains, "cpu", "ample", "tight")
+    ample, tight = found["ample"], found["tight"]
+    for name in names:
+        assert_near(
+            found["one"][name]["end"], ample[name]["end"], 1e-3 if name == "single" else 1e-8
+        )
+        assert ample[name]["end"] == tight[name]["end"], name
+        assert ample[name]["through"] == ample[name]["again"], name
+    assert not ample["lines"]
+    assert any("outgrew buffers" in line for line in tight["lines"])
 
 
 @pytest.mark.gpu(2)
-@pytest.mark.parametrize("kind", ENSEMBLES)
-def test_two_gpus_step_their_own_atoms(processes: Any, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("names", "rooms"), [(OTHERS, ["ample"]), (ENSEMBLES[1::2], ["ample", "tight"])]
+)
+def test_two_gpus_step_their_own_atoms(
+    processes: Any, tmp_path: Path, names: tuple[str, ...], rooms: list[str]
+) -> None:
     """There products round in other orders."""
-    found = ends(processes, tmp_path, kind, "2", "cuda")
-    ample, tight = found["ample"], found["tight"]
-    pairs = (ample["end"], found["one"]), (ample["end"], tight["end"])
-    for first, second in (*pairs, (ample["through"], ample["again"])):
-        for name in ("positions", "velocities", "cell"):
-            np.testing.assert_allclose(first[name], second[name], atol=1e-5)
-    assert tight["margin"] > 0.05
+    found = ends(processes, tmp_path, names, "2", "cuda", *rooms)
+    for name in names:
+        error = 1e-3 if name == "single" else 1e-5
+        for room in rooms:
+            assert_near(found["one"][name]["end"], found[room][name]["end"], error)
+        assert_near(found["ample"][name]["through"], found["ample"][name]["again"], error)
+    if "tight" in rooms:
+        assert any("outgrew buffers" in line for line in found["tight"]["lines"])
