@@ -642,7 +642,7 @@ def join_ranks() -> ProcessExchange | None:
 
 
 @dataclass(frozen=True)
-class Part:
+class DividedPart:
     """What a rank has of a system, and of one of its evaluators."""
 
     evaluator: DecomposedEvaluator
@@ -671,7 +671,7 @@ class Beginning(Protocol):
 
     before: int
 
-    def follower(self, part: Callable[[int], Part], before: Follower | None) -> Follower:
+    def follower(self, part: Callable[[int], DividedPart], before: Follower | None) -> Follower:
         """What takes them.
 
         Args:
@@ -753,11 +753,11 @@ class _Server:
         self._systems[number] = state, divided
         divided.divide_()
 
-    def part(self, number: int) -> "Part":
+    def part(self, number: int) -> "DividedPart":
         """What there is of a system that is divided."""
         state, divided = self._systems[number]
         (evaluator,) = [one for one in self._evaluators.values() if one.has(divided, state)]
-        return Part(evaluator, state, divided)
+        return DividedPart(evaluator, state, divided)
 
     def _record(self, number: int) -> None:
         """Records evaluations until rank 0 ends the recording, and says whether it went well."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from mdgraph.decomposition.evaluator import (
     DividedSystem,
     Follower,
-    Part,
+    DividedPart,
     new_number,
     parts_with_lists,
 )
@@ -46,7 +46,7 @@ _REPLICATED = ("cell", "energy", "virial", "charge", "degrees", "step", "seed")
 
 
 @dataclass(frozen=True)
-class Request:
+class StepRequest:
     """A stretch of steps, as rank 0 asks for it.
 
     Attributes:
@@ -82,11 +82,11 @@ class StepsBeginning:
     remove_momentum: int
     looks: bool
     pulls: bool
-    recipe: "Recipe"
+    recipe: "EvaluatorRecipe"
     parts: tuple[int, ...]
     lists: tuple[tuple[int, int], ...]
 
-    def follower(self, part: Callable[[int], Part], before: Follower | None) -> "OwnSteps":
+    def follower(self, part: Callable[[int], DividedPart], before: Follower | None) -> "OwnSteps":
         """See Beginning."""
         parts = {number: part(number) for number in self.parts}
         evaluator = self.recipe.make([parts[number].evaluator for number in self.parts])
@@ -100,7 +100,7 @@ class StepsBeginning:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class EvaluatorRecipe:
     """How an evaluator is made of divided ones.
 
     Attributes:
@@ -111,12 +111,12 @@ class Recipe:
     """
 
     potential: SumPotential | None = None
-    terms: "tuple[Recipe, ...]" = ()
+    terms: "tuple[EvaluatorRecipe, ...]" = ()
     steps: int = 0
     virials: bool = False
 
     @classmethod
-    def of(cls, evaluator: Evaluator) -> "Recipe":
+    def of(cls, evaluator: Evaluator) -> "EvaluatorRecipe":
         """That of an evaluator all of whose parts are divided."""
         if isinstance(evaluator, SumEvaluator):
             terms = tuple(cls.of(term) for term in evaluator.terms)
@@ -221,13 +221,13 @@ class OwnSteps:
             step: steps done before.
             count: to take.
         """
-        request = Request(step, count, graphs.settings)
+        request = StepRequest(step, count, graphs.settings)
         self._exchange.call_(Call.STEPS, self.number, lambda: request)
         self._advance_(request, integrator)
         graphs.settings = self.graphs.settings
         self._exchange.finish_()
 
-    def follow(self, request: Request) -> None:
+    def follow(self, request: StepRequest) -> None:
         """Takes steps that rank 0 asks for; on other ranks."""
         self._advance_(request, None)
 
@@ -237,7 +237,7 @@ class OwnSteps:
         if self._exchange.leads:
             self._exchange.drop(Call.FORGET, self.number)
 
-    def _advance_(self, request: Request, whole: Integrator | None) -> None:
+    def _advance_(self, request: StepRequest, whole: Integrator | None) -> None:
         self.graphs.settings = request.graphs
         with torch.no_grad():
             by_atom = self._share_(whole)
@@ -487,8 +487,10 @@ def own_steps(
         return None
     if known is not None and known.serve:
         return known
-    if any(not torch.equal(one.planes, divided[0].planes) for one in divided):
-        return None  # put by atoms at other places, as a file may have them
+    for one in divided[1:]:  # whose planes atoms at other places have put, or a file
+        if bool(one.take_planes_(divided[0].planes)):
+            for item in one.lists:
+                item.rebuild_(item.reference_positions, item.reference_cell)
     pulls = calculation.springs is not None or calculation.biases is not None
     looks = pulls or any(record.within_steps for record in online)
     beginning = StepsBeginning(
@@ -498,7 +500,7 @@ def own_steps(
         remove_momentum,
         looks,
         pulls,
-        Recipe.of(evaluator),
+        EvaluatorRecipe.of(evaluator),
         tuple(one.number for one in divided),
         tuple(_place_of(item, divided) for item in lists),
     )
