@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from mdgraph.decomposition.evaluator import (
+    DividedPart,
     DividedSystem,
     Follower,
-    DividedPart,
     new_number,
     parts_with_lists,
 )
