@@ -3,9 +3,9 @@
 What costs, features and their products (54 of 59 KB an atom at 128 channels and two layers), is
 divided: a domain evaluates its own atoms, and receives features of the atoms around it before
 every sum over neighbors, and their gradients on the way back. Forces on these atoms go back to
-their owners in one sum. What does not cost, positions and velocities and all that a step does with
-them, stays whole, on rank 0: integrators, thermostats, barostats, records, checkpoints and random
-numbers are those of a single process, and know nothing of domains.
+their owners in one sum. On several ranks steps are divided too: each rank moves its own atoms
+(`mdgraph.engine.own_steps`), and evaluates them from positions that it has, within `steps` of a
+`DividedSystem`; rank 0 alone drives, and a single evaluation is one that it sends positions for.
 """
 
 import itertools

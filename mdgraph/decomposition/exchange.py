@@ -1,9 +1,9 @@
 """How processes that hold domains call each other and add up what they found.
 
-Rank 0 drives: it holds the simulation, and calls the others for each evaluation, or for each CUDA
-graph that holds some. They hold a domain each and wait for its calls (`evaluator.join_ranks`), so
-whatever drives on rank 0, a command, a script, ASE or OpenMM, needs to know of no other rank. They
-get potential and positions from it, and read no files.
+Rank 0 drives: it holds the simulation, and calls the others for each stretch of steps, and for each
+evaluation or CUDA graph of one beside. They hold a domain each and wait for its calls
+(`evaluator.join_ranks`), so whatever drives on rank 0, a command or a script, needs to know of no
+other rank. They get potential and positions from it, and read no files.
 
 Features get from the domains that own atoms to those that have copies of them by two transports,
 or links: copies within a process, and messages of torch.distributed. Both fill the same rows with

@@ -222,9 +222,9 @@ class Simulation(StepDynamics):
                 integrator's time step is that of the small one, and all intervals and numbers of
                 steps are multiples of `inner_steps`.
             inner_steps: 2, 3, 4, 6, 8, 12, 16, 24 or 32; of no effect without `inner_potential`.
-            domains: divide the evaluation of one system among so many domains, or among a grid of
-                them along the cell vectors, such as (2, 1, 1). Under torchrun each rank evaluates
-                one, on its own GPU; the others do not come back from here, but serve rank 0 and
+            domains: divide one system among so many domains, or among a grid of them along the
+                cell vectors, such as (2, 1, 1). Under torchrun each rank has one, on its own GPU,
+                and moves its atoms; the others do not come back from here, but serve rank 0 and
                 exit with it. GPUs divide a small system among a number of domains only where that
                 is faster than one of them, see `choose`; a grid is taken as it is.
 
