@@ -106,13 +106,7 @@ class DividedSystem:
         # Replaced whenever buffers are; kept, as an address would be that of later buffers too.
         self._offsets = [item.offsets for item in lists]
         self._division: Division | None = None
-        atoms = len(state.numbers)
-        self._found = state.energies.new_zeros(4 * atoms + 10)
         self.outgrown = torch.zeros((), dtype=torch.bool, device=state.device)
-        shared = self._inputs(state)
-        self._shared = torch.cat([value.flatten() for value in shared])
-        # Static on all ranks, for a graph.
-        self._parts = self._shared.split([value.numel() for value in shared])
 
     @property
     def domains(self) -> Sequence[Subdomain]:
@@ -243,10 +237,14 @@ class DividedSystem:
             else:
                 self._link.end_()
 
-    def evaluate_(self) -> None:
+    def evaluate_(self) -> Tensor:
         """Evaluates the domains of this process; all ranks call it together.
 
         Static shapes; does not sync on CUDA. On rank 0 results are written into the state.
+
+        Returns:
+            (4N + 10,) float64: what was found here of forces, energies, virial, and whether
+            buffers are too small; on rank 0 of all ranks.
         """
         state, division = self._whole_state(), self._division
         assert division is not None
@@ -255,23 +253,24 @@ class DividedSystem:
             division.update_()
             domains = division.domains
             self._exchange_features(domains)
-            self._found.zero_()
             atoms = len(state.numbers)
-            forces, energies, virial, outgrown = self._found.split([3 * atoms, atoms, 9, 1])
+            found = state.energies.new_zeros(4 * atoms + 10)
+            forces, energies, virial, outgrown = found.split([3 * atoms, atoms, 9, 1])
             virials = virial.new_zeros(9, atoms)
             for domain in domains:
                 domain.add_to_(forces.view(atoms, 3), energies, virials)
             # Over atoms, not rows, whose number would change the bits.
             torch.sum(virials, 1, out=virial)
             outgrown.copy_(self._overflowed(division))
-            self._exchange.sum_(self._found)
+            self._exchange.sum_(found)
             if not self._exchange.leads:
-                return
+                return found
             self.outgrown.logical_or_(outgrown[0] != 0)
             state.forces.copy_(forces.view(atoms, 3))
             torch.add(energies, self._whole.constant_energies(state), out=state.energies)
             state.energy.copy_(state.energies.sum(0, keepdim=True))
             state.virial.copy_(virial.view(1, 3, 3))
+        return found
 
     def _whole_state(self) -> State:
         state = self._state()
@@ -284,15 +283,16 @@ class DividedSystem:
             self._join()
             return
         own = self._inputs(state)
+        shared = torch.cat([value.flatten() for value in own])
+        wait = self._exchange.share_(shared)
         if self._exchange.leads:
-            torch.cat([value.flatten() for value in own], out=self._shared)
-            wait = self._exchange.share_(self._shared)
             self._join()  # searches meanwhile
             wait()
             return
-        self._exchange.share_(self._shared)()
+        wait()
+        parts = shared.split([value.numel() for value in own])
         positions, cell, charge, planes, *references = (
-            part.view_as(value) for part, value in zip(self._parts, own, strict=True)
+            part.view_as(value) for part, value in zip(parts, own, strict=True)
         )
         state.positions.copy_(positions)
         state.cell.copy_(cell)

@@ -129,6 +129,9 @@ class OwnAtoms:
         self._begun = torch.zeros(rows, 3, dtype=torch.float64, device=device)
         self._begun_heights = torch.ones(3, dtype=torch.float64, device=device)
         cut = [axis for axis, number in enumerate(grid.shape) if number > 1]
+        self._cell_varies = any(item.cell_varies for item in lists)
+        self._inverse = torch.zeros(3, 3, dtype=torch.float64, device=device)
+        self._heights = torch.ones_like(self._begun_heights)
         self._cut = torch.tensor(cut, device=device)
         self.assign_()
 
@@ -215,22 +218,33 @@ class OwnAtoms:
 
     def begin_(self, positions: Tensor, cell: Tensor) -> None:
         """Takes note of where own atoms (C, 3) lie at the start of a stretch; does not sync."""
-        completed = inverse(complete_cell(cell, self._state.pbc))
-        self._begun.copy_(positions.double() @ completed[0].double())
-        self._begun_heights.copy_(heights(completed)[0])
+        self._look_at_(cell)
+        self._begun.copy_(positions[self.kept].double() @ self._inverse)
+        self._begun_heights.copy_(self._heights)
 
     def measure_(self, positions: Tensor, cell: Tensor) -> None:
         """Measures the margin that own atoms (C, 3) need where they are now; does not sync.
 
         With s coordinates in cells, d the distance of opposite faces, d0 that at the start, and R
         the range of the lists, along each direction that is cut: 2 |s - s0| d0 + R d0 / d - R.
+
+        Args:
+            positions: A, of the row that counts, see `kept`.
+            cell: (1, 3, 3) A.
         """
-        completed = inverse(complete_cell(cell, self._state.pbc))
-        moved = (positions.double() @ completed[0].double() - self._begun).abs()
-        moved = torch.where(self.used[:, None], moved, 0.0).amax(0)
-        stretch = self._begun_heights / heights(completed)[0].double()
-        needed = 2.0 * moved * self._begun_heights + self._reach * (stretch - 1.0)
+        if self._cell_varies:
+            self._look_at_(cell)
+        moved = (positions.double() @ self._inverse - self._begun).abs().amax(0)
+        needed = 2.0 * moved * self._begun_heights
+        if self._cell_varies:
+            needed += self._reach * (self._begun_heights / self._heights - 1.0)
         self.needed.copy_(needed[self._cut].amax().nan_to_num(nan=0.0))
+
+    def _look_at_(self, cell: Tensor) -> None:
+        """Keeps the inverse (3, 3) of the complete cell, and distances (3,) of opposite faces."""
+        completed = inverse(complete_cell(cell, self._state.pbc)).double()
+        self._inverse.copy_(completed[0])
+        self._heights.copy_(heights(completed)[0])
 
     def exchange_(self, positions: Tensor) -> None:
         """Brings positions (N, 3) of others' atoms up to date; static shapes, no sync on CUDA."""

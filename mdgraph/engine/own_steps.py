@@ -326,11 +326,12 @@ class OwnSteps:
             update_: of the calculation.
         """
         region, own, atoms = self._calculation.state, self.own, self.atoms
-        region.positions.index_copy_(0, atoms.atoms, own.positions[atoms.kept])
+        here = own.positions.index_select(0, atoms.kept)
+        region.positions.index_copy_(0, atoms.atoms, here)
         atoms.exchange_(region.positions)
         if self._beginning.looks:
             atoms.collect_({"positions": own.positions}, {"positions": region.positions})
-        atoms.measure_(own.positions, own.cell)
+        atoms.measure_(here, own.cell)
         update_()
         if self._pulls is not None:
             self._add_pulls_(self._pulls)

@@ -346,6 +346,7 @@ class NeighborList:
         reference_positions, reference_cell: what the list was built from.
         rebuilds: () int64, number of builds.
         brick: near which atoms must lie to have a row, see `limit_`; or None.
+        cell_varies: whether updates look at the cell again.
         agree_: makes updates build where those of any rank do; None where this is the only one.
     """
 
@@ -385,7 +386,7 @@ class NeighborList:
         self.skin = 0.0 if math.isinf(cutoff) else skin
         self.grouping = state.grouping
         self.pbc = state.pbc
-        self._cell_varies, self._one_way = cell_varies, one_way
+        self.cell_varies, self._one_way = cell_varies, one_way
         self._range = cutoff + self.skin
         self.block = block_width(state.grouping.atoms, cutoff, state.device.type)
         self._counters = Counters.allocate(state.cell)
@@ -425,7 +426,7 @@ class NeighborList:
         self._translations = translations(self.offsets, lattice.vectors)
         task = BuildTask(
             rows, self._counters, self.grouping, self.pbc, self.cutoff, self.skin,
-            self._cell_varies, lattice, self._search, limit, self._one_way,
+            self.cell_varies, lattice, self._search, limit, self._one_way,
         )  # fmt: skip
         self._builder = builder(task)
         self.rebuild_(positions, cell)
@@ -546,7 +547,7 @@ class NeighborList:
         rows, group = self.whole(), self.grouping
         lattice = periodic_vectors(cell, self.pbc)
         wrapped = positions - (self.wrap[:, None] @ lattice[group.index])[:, 0]
-        images = translations(self.offsets, lattice) if self._cell_varies else self._translations
+        images = translations(self.offsets, lattice) if self.cell_varies else self._translations
         first = (group.index * len(self.offsets))[:, None]
         blocks = pair_blocks(rows, self.block, wrapped, images.flatten(0, 1), first, self._far)
         reverse = (rows.index * self.capacity + rows.reverse).flatten()

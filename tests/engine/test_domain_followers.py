@@ -64,21 +64,19 @@ def test_lists_of_followers_grow_where_the_cell_outgrows_their_plan() -> None:
 
     tell(1.0)
     divided.divide_()
-    divided.evaluate_()
-    assert float(divided._found[-1]) == 0.0
+    assert float(divided.evaluate_()[-1]) == 0.0
     tell(0.8)
-    divided.evaluate_()
-    assert float(divided._found[-1]) == 1.0  # rank 0 says that domains grow
+    assert float(divided.evaluate_()[-1]) == 1.0  # rank 0 says that domains grow
     divided.divide_()
-    divided.evaluate_()
-    assert float(divided._found[-1]) == 0.0
+    found = divided.evaluate_()
+    assert float(found[-1]) == 0.0
     squeezed = State([system], "cpu")
     squeezed.positions.mul_(0.8)
     squeezed.cell.mul_(0.8)
     whole.evaluate_(squeezed, [NeighborList(squeezed, cutoff, 0.3) for cutoff in whole.cutoffs])
-    forces = divided._found[: 3 * len(system)].view(-1, 3)
+    forces = found[: 3 * len(system)].view(-1, 3)
     assert forces == pytest.approx(squeezed.forces, abs=1e-9)
-    virial = divided._found[-10:-1].view(3, 3)
+    virial = found[-10:-1].view(3, 3)
     assert virial == pytest.approx(squeezed.virial[0], rel=1e-9)
 
 
