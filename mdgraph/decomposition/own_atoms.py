@@ -132,6 +132,8 @@ class OwnAtoms:
         self._cell_varies = any(item.cell_varies for item in lists)
         self._inverse = torch.zeros(3, 3, dtype=torch.float64, device=device)
         self._heights = torch.ones_like(self._begun_heights)
+        self._begun_cell, self._farthest = torch.zeros_like(self._inverse), self._heights.clone()
+        self._identity = torch.eye(3, dtype=torch.float64, device=device)
         self._cut = torch.tensor(cut, device=device)
         self.assign_()
 
@@ -221,12 +223,17 @@ class OwnAtoms:
         self._look_at_(cell)
         self._begun.copy_(positions[self.kept].double() @ self._inverse)
         self._begun_heights.copy_(self._heights)
+        self._begun_cell.copy_(complete_cell(cell, self._state.pbc)[0])
+        places = self._state.positions.double() @ self._inverse
+        self._farthest.copy_(places.abs().amax(0))
 
     def measure_(self, positions: Tensor, cell: Tensor) -> None:
         """Measures the margin that own atoms (C, 3) need where they are now; does not sync.
 
         With s coordinates in cells, d the distance of opposite faces, d0 that at the start, and R
         the range of the lists, along each direction that is cut: 2 |s - s0| d0 + R d0 / d - R.
+        Where the cell varies also what atoms far away, whose positions are not brought up to date,
+        seem to move in it: s0 (h0 / h - 1) d0, with the cells h and h0, of the farthest.
 
         Args:
             positions: A, of the row that counts, see `kept`.
@@ -238,6 +245,8 @@ class OwnAtoms:
         needed = 2.0 * moved * self._begun_heights
         if self._cell_varies:
             needed += self._reach * (self._begun_heights / self._heights - 1.0)
+            change = (self._begun_cell @ self._inverse - self._identity).abs()
+            needed += (self._farthest @ change) * self._begun_heights
         self.needed.copy_(needed[self._cut].amax().nan_to_num(nan=0.0))
 
     def _look_at_(self, cell: Tensor) -> None:

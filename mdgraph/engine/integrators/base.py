@@ -38,6 +38,10 @@ class Integrator:
 
     A simulation copies the integrator, so several simulations may take the same object.
 
+    On several ranks each has a copy that moves a state of its own atoms alone, with rows that hold
+    no atom, have no mass and stay at rest: sums over atoms are those of `State.sum`, the number of
+    an atom is `state.atom`, and what is kept by atom is named in `tensors`.
+
     An ensemble of the command line is an integrator that `mdgraph.ensembles` registers.
 
     Attributes:
