@@ -47,7 +47,7 @@ _REPLICATED = ("cell", "energy", "virial", "charge", "degrees", "step", "seed")
 
 @dataclass(frozen=True)
 class StepRequest:
-    """A stretch of steps, as rank 0 asks for it.
+    """Steps that rank 0 asks for.
 
     Attributes:
         step: steps done before.
@@ -238,7 +238,15 @@ class OwnSteps:
             self._exchange.drop(Call.FORGET, self.number)
 
     def _advance_(self, request: StepRequest, whole: Integrator | None) -> None:
+        """Takes the steps in stretches that end with the blocks that integrators prepare."""
         self.graphs.settings = request.graphs
+        step, end, block = request.step, request.step + request.count, self._integrator.block
+        while step < end:
+            count = min(end - step, block - step % block)
+            self._stretch_(step, count, whole)
+            step += count
+
+    def _stretch_(self, step: int, count: int, whole: Integrator | None) -> None:
         with torch.no_grad():
             by_atom = self._share_(whole)
             self.atoms.assign_()
@@ -246,7 +254,7 @@ class OwnSteps:
                 for one in self._divided():
                     stack.enter_context(one.steps(self.atoms))
                 self._load_(by_atom)
-                self.graphs.advance_(request.step, request.count)
+                self.graphs.advance_(step, count)
                 self._end_(whole)
 
     def _share_(self, whole: Integrator | None) -> dict[str, Tensor]:
