@@ -51,7 +51,7 @@ from mdgraph.analysis import pages, plots
 from mdgraph.checkpoints import save
 from mdgraph.cli import main
 from mdgraph.drivers.ase import calculator
-from mdgraph.engine import dynamics, simulation
+from mdgraph.engine import simulation, step_graphs
 from mdgraph.ensembles import ENSEMBLES
 from mdgraph.fused import evaluator as fused_evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
@@ -314,7 +314,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
         found.append(RecordedGraph(function, calls))
         return found[-1]
 
-    monkeypatch.setattr(dynamics, "captured", captured)
+    monkeypatch.setattr(step_graphs, "captured", captured)
     return found
 
 

@@ -95,6 +95,7 @@ class DividedSystem:
         self.margin, self.needed = evaluator.margin, state.energy.new_zeros(())
         self.cuts = 0
         self._own: OwnAtoms | None = None
+        self._adds_up, self._constant = True, state.energies.new_zeros(0)
         self._state = ref(state)
         self.lists, self._whole = list(lists), evaluator.whole
         self._exchange, self.grid = evaluator.exchange, evaluator.grid
@@ -148,6 +149,8 @@ class DividedSystem:
         self._link = self._exchange.link(self._division.domains)
         self.outgrown.zero_()
         self.needed.zero_()
+        if not self._exchange.alone:
+            self._constant = self._whole.constant_energies(state)
         self.stale = False
         self.cuts += 1
 
@@ -161,19 +164,20 @@ class DividedSystem:
         return moved
 
     @contextmanager
-    def steps(self, own: OwnAtoms) -> Iterator[None]:
+    def steps(self, own: OwnAtoms, *, adds_up: bool) -> Iterator[None]:
         """Within it each rank evaluates its own atoms, from positions that it has.
 
         All ranks enter it together. Does not sync on CUDA.
 
         Args:
             own: assigned by the positions of the moment.
+            adds_up: whether each evaluation adds up energy and virial; else `settle_` does.
         """
         assert self._division is not None
         self._division.give_(own.owner)
         for item in self.lists:
             item.agree_ = own.exchange.raise_
-        self._own = own
+        self._own, self._adds_up = own, adds_up
         try:
             yield
         finally:
@@ -197,7 +201,8 @@ class DividedSystem:
         """Evaluates within `steps`; all ranks call it together.
 
         Static shapes; does not sync on CUDA. Energies and forces of own atoms are written into
-        the state, and zeros for others; energy and virial are those of the whole.
+        the state, and zeros for others; energy and virial are those of own atoms until they are
+        added up.
         """
         state, division = self._whole_state(), self._division
         assert division is not None
@@ -213,21 +218,36 @@ class DividedSystem:
             assert isinstance(self._link, MessageLink)
             self._link.give_back_(forces)
             state.forces.zero_().index_add_(0, source, forces[own])
-            constant = self._whole.constant_energies(state)[source]
-            energies = torch.where(used, result.energies[own] + constant, 0.0)
+            energies = torch.where(used, result.energies[own] + self._constant[source], 0.0)
             state.energies.zero_().index_add_(0, source, energies)
             virials = result.virials.new_zeros(9, len(state.numbers))
             virials.index_add_(1, source, result.virials[:, own])
-            outgrown = self._overflowed(division) | self._own.outgrown()
             # Over atoms, not rows, whose number would change the bits.
-            energy, needed = state.energies.sum()[None], self._own.needed[None]
-            here = [energy, virials.sum(1), outgrown[None], needed]
-            found = self._own.exchange.gather(torch.cat([part.double() for part in here]))
-            total = found[:, :10].sum(0)
-            state.energy.copy_(total[:1])
-            state.virial.copy_(total[1:].view(1, 3, 3))
-            torch.maximum(self.needed, found[:, 11].amax(), out=self.needed)
-            self.outgrown.logical_or_((found[:, 10] != 0).any() | (self.needed > self.margin))
+            state.energy.copy_(state.energies.sum(0, keepdim=True))
+            state.virial.copy_(virials.sum(1).view(1, 3, 3))
+            if self._adds_up:
+                self._add_up_([state.energy, state.virial])
+
+    def settle_(self, sums: Sequence[Tensor]) -> None:
+        """Adds up sums over own atoms at the end of `steps`, and what has outgrown its buffers.
+
+        Static shapes; does not sync on CUDA. All ranks call it together.
+        """
+        assert self._division is not None
+        assert self._own is not None
+        outgrown = self._overflowed(self._division) | self._own.outgrown()
+        flags = self._add_up_(sums, [outgrown.double()[None], self._own.needed[None]])
+        torch.maximum(self.needed, flags[:, 1].amax(), out=self.needed)
+        self.outgrown.logical_or_((flags[:, 0] != 0).any() | (self.needed > self.margin))
+
+    def _add_up_(self, sums: Sequence[Tensor], flags: Sequence[Tensor] = ()) -> Tensor:
+        """Adds up sums in the order of the ranks, and returns the flags (P, F) of all ranks."""
+        found = self.ranks.gather(torch.cat([*(value.flatten() for value in sums), *flags]))
+        sizes = [value.numel() for value in sums]
+        parts = found[:, : sum(sizes)].sum(0).split(sizes)
+        for value, part in zip(sums, parts, strict=True):
+            value.copy_(part.view_as(value))
+        return found[:, sum(sizes) :]
 
     def _exchange_features(self, domains: Sequence[Subdomain]) -> None:
         """Evaluates domains of this process, with features of the others."""

@@ -63,7 +63,7 @@ class OwnAtoms:
         kept: (C,) int64, the row itself, or the first one where there is no atom.
         capacity: see OwnCapacity.
         margin: A.
-        needed: () float64, A, the margin that own atoms need, as last measured.
+        needed: () float64, A, largest margin that own atoms have needed in the stretch.
         counts: (1,) int64, N.
     """
 
@@ -225,6 +225,7 @@ class OwnAtoms:
 
     def begin_(self, positions: Tensor, cell: Tensor) -> None:
         """Takes note of where own atoms (C, 3) lie at the start of a stretch; does not sync."""
+        self.needed.zero_()
         self._look_at_(cell)
         self._begun.copy_(positions[self.kept].double() @ self._inverse)
         self._begun_heights.copy_(self._heights)
@@ -252,7 +253,8 @@ class OwnAtoms:
             needed += self._reach * (self._begun_heights / self._heights - 1.0)
             change = (self._begun_cell @ self._inverse - self._identity).abs()
             needed += (self._farthest @ change) * self._begun_heights
-        self.needed.copy_(needed[self._cut].amax().nan_to_num(nan=0.0))
+        needed = needed[self._cut].amax().nan_to_num(nan=0.0)
+        torch.maximum(self.needed, needed, out=self.needed)
 
     def _look_at_(self, cell: Tensor) -> None:
         """Keeps the inverse (3, 3) of the complete cell, and distances (3,) of opposite faces."""

@@ -252,9 +252,10 @@ class OwnSteps:
             self.atoms.assign_()
             with ExitStack() as stack:
                 for one in self._divided():
-                    stack.enter_context(one.steps(self.atoms))
+                    stack.enter_context(one.steps(self.atoms, adds_up=self._adds_up))
                 self._load_(by_atom)
                 self.graphs.advance_(step, count)
+                self._settle_()
                 self._end_(whole)
 
     def _share_(self, whole: Integrator | None) -> dict[str, Tensor]:
@@ -344,6 +345,20 @@ class OwnSteps:
         if self._pulls is not None:
             self._add_pulls_(self._pulls)
         torch.index_select(region.forces, 0, atoms.atoms, out=own.forces)
+
+    @property
+    def _adds_up(self) -> bool:
+        """Whether a step needs energy or virial of the whole: a barostat, and what looks at all."""
+        return self._integrator.cell_varies or self._beginning.looks
+
+    def _settle_(self) -> None:
+        """Adds up what a step has not, and says what has outgrown its buffers."""
+        state, sums = self._calculation.state, []
+        if not self._adds_up:
+            terms = self._calculation.evaluator.term_energies(state).values()
+            sums = [state.energy, state.virial, *terms]
+        for number, one in enumerate(self._divided()):
+            one.settle_([] if number else sums)
 
     def _add_pulls_(self, pulls: Tensor) -> None:
         """Adds to forces, energies and virial what restraints and biases have added on rank 0.
@@ -437,7 +452,7 @@ class OwnSteps:
         lists, state = self._calculation.lists, self._calculation.state
         changed = [*self.own.tensors().values(), *self._integrator.tensors().values()]
         changed += [state.positions, *self._calculation.evaluator.tensors(state).values()]
-        changed += [value for one in self._divided() for value in (one.outgrown, one.needed)]
+        changed.append(self.atoms.needed)
         for recorder in (self._calculation.biases, self._online):
             changed += [] if recorder is None else recorder.tensors().values()
         before = [value.clone() for value in changed]

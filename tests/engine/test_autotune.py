@@ -11,7 +11,14 @@ import torch
 from ensembles import assert_same, graphed, toy
 from toys import HarmonicWells, LennardJones, argon
 
-from mdgraph.engine import Averages, LangevinMiddle, Simulation, VelocityVerlet, autotune, dynamics
+from mdgraph.engine import (
+    Averages,
+    LangevinMiddle,
+    Simulation,
+    VelocityVerlet,
+    autotune,
+    step_graphs,
+)
 from mdgraph.engine import simulation as simulations
 from mdgraph.engine.autotune import (
     EAGER,
@@ -119,7 +126,7 @@ class TestSkin:
             assert len(captured) == before
             return 0.1
 
-        monkeypatch.setattr(dynamics, "captured", capture)
+        monkeypatch.setattr(step_graphs, "captured", capture)
         choose_skin(graphed(liquid()), timer)
         assert captured == [8] * len(SKINS)
 
