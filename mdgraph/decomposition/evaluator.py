@@ -213,18 +213,18 @@ class DividedSystem:
             (domain,) = division.domains
             self._exchange_features(division.domains)
             result, own = domain.result, slice(domain.capacity.owned)
-            source, used = domain.source[own], domain.is_used[own]
+            source = domain.source[own]
             forces = result.forces.to(state.forces.dtype)
             assert isinstance(self._link, MessageLink)
             self._link.give_back_(forces)
             state.forces.zero_().index_add_(0, source, forces[own])
-            energies = torch.where(used, result.energies[own] + self._constant[source], 0.0)
-            state.energies.zero_().index_add_(0, source, energies)
-            virials = result.virials.new_zeros(9, len(state.numbers))
-            virials.index_add_(1, source, result.virials[:, own])
-            # Over atoms, not rows, whose number would change the bits.
-            state.energy.copy_(state.energies.sum(0, keepdim=True))
-            state.virial.copy_(virials.sum(1).view(1, 3, 3))
+            atoms, rows = self._own.atoms, domain.place.index_select(0, self._own.atoms)
+            energies = result.energies.index_select(0, rows) + self._constant.index_select(0, atoms)
+            state.energies.zero_().index_copy_(0, atoms, energies)
+            values = torch.cat([energies[:, None], result.virials.index_select(1, rows).T], 1)
+            total = self._own.sum_here(torch.where(self._own.used[:, None], values, 0.0))
+            state.energy.copy_(total[:, 0])
+            state.virial.copy_(total[:, 1:].view(1, 3, 3))
             if self._adds_up:
                 self._add_up_([state.energy, state.virial])
 

@@ -271,9 +271,15 @@ class OwnAtoms:
             positions.index_copy_(0, rows, found[other])
 
     def sum(self, values: Tensor) -> Tensor:
-        """See RankSums: blocks of rows, one after the other, so that room moves no bit."""
-        blocks = values.reshape(-1, _BLOCK, *values.shape[1:]).sum(1).cumsum(0)
-        return self.add(blocks[-1:])
+        """See RankSums."""
+        return self.add(self.sum_here(values))
+
+    def sum_here(self, values: Tensor) -> Tensor:
+        """(1, ...) sum over rows (C, ...) of this rank, of which those without an atom are zero.
+
+        Blocks of rows are added one after the other, so that room moves no bit. Does not sync.
+        """
+        return values.reshape(-1, _BLOCK, *values.shape[1:]).sum(1).cumsum(0)[-1:]
 
     def largest(self, values: Tensor) -> Tensor:
         """See RankSums."""
