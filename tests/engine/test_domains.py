@@ -498,7 +498,7 @@ log.addFilter(lambda record: lines.append(record.getMessage()) or False)
 run = Simulation(read_system(f"{out}/start.extxyz"), "copper-pbe", VelocityVerlet(2.0), seed=1,
     device=sys.argv[2], temperature=4000.0, maximum_temperature=1e6, skin=0.0, chunk=4,
     domains="2x1x1", check=None, observe=[RadialDistributions(every=8)])
-run.state.velocities[:, 0] -= 0.03  # layers flow through the planes
+run.state.velocities[:, 0] -= 0.06  # layers flow through the planes
 for _ in range(11):
     seen |= {(len(item.index), len(item.count)) for item in run.calculation.lists}
     run.run(4 if run.step < 40 else 0)
@@ -540,7 +540,7 @@ def test_ranks_have_rows_for_the_atoms_near_them_alone(
         device=device, temperature=4000.0, skin=0.0, chunk=4, maximum_temperature=1e6,
         domains="2x1x1", check=None, observe=[RadialDistributions(every=8)],
     )  # fmt: skip
-    together.state.velocities[:, 0] -= 0.03
+    together.state.velocities[:, 0] -= 0.06
     together.run(40)
     # Ranks own atoms by where these are at the start of a stretch, not at the last build. On GPUs
     # products round in other orders, and a few distances fall into the next bin.
