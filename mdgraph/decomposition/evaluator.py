@@ -36,6 +36,7 @@ from mdgraph.decomposition.exchange import (
     ProcessExchange,
 )
 from mdgraph.decomposition.own_atoms import MARGIN, OwnAtoms
+from mdgraph.decomposition.own_rows import operations
 from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.errors import InputError, LostRankError
 from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator, SumEvaluator
@@ -95,7 +96,9 @@ class DividedSystem:
         self.margin, self.needed = evaluator.margin, state.energy.new_zeros(())
         self.cuts = 0
         self._own: OwnAtoms | None = None
-        self._adds_up, self._constant = True, state.energies.new_zeros(0)
+        self._adds_up, self._zeroes = True, True
+        self._constant = state.energies.new_zeros(0)
+        self._operations = operations(state.device)
         self._state = ref(state)
         self.lists, self._whole = list(lists), evaluator.whole
         self._exchange, self.grid = evaluator.exchange, evaluator.grid
@@ -164,7 +167,7 @@ class DividedSystem:
         return moved
 
     @contextmanager
-    def steps(self, own: OwnAtoms, *, adds_up: bool) -> Iterator[None]:
+    def steps(self, own: OwnAtoms, *, adds_up: bool, zeroes: bool) -> Iterator[None]:
         """Within it each rank evaluates its own atoms, from positions that it has.
 
         All ranks enter it together. Does not sync on CUDA.
@@ -172,18 +175,15 @@ class DividedSystem:
         Args:
             own: assigned by the positions of the moment.
             adds_up: whether each evaluation adds up energy and virial; else `settle_` does.
+            zeroes: whether each evaluation writes zeros for atoms of others.
         """
         assert self._division is not None
         self._division.give_(own.owner)
-        for item in self.lists:
-            item.agree_ = own.exchange.raise_
-        self._own, self._adds_up = own, adds_up
+        self._own, self._adds_up, self._zeroes = own, adds_up, zeroes
         try:
             yield
         finally:
             self._own = None
-            for item in self.lists:
-                item.agree_ = None
             self._division.give_(None)
 
     @property
@@ -201,8 +201,7 @@ class DividedSystem:
         """Evaluates within `steps`; all ranks call it together.
 
         Static shapes; does not sync on CUDA. Energies and forces of own atoms are written into
-        the state, and zeros for others; energy and virial are those of own atoms until they are
-        added up.
+        the state; energy and virial are those of own atoms until they are added up.
         """
         state, division = self._whole_state(), self._division
         assert division is not None
@@ -212,19 +211,13 @@ class DividedSystem:
             division.update_()
             (domain,) = division.domains
             self._exchange_features(division.domains)
-            result, own = domain.result, slice(domain.capacity.owned)
-            source = domain.source[own]
-            forces = result.forces.to(state.forces.dtype)
             assert isinstance(self._link, MessageLink)
-            self._link.give_back_(forces)
-            state.forces.zero_().index_add_(0, source, forces[own])
-            atoms, rows = self._own.atoms, domain.place.index_select(0, self._own.atoms)
-            energies = result.energies.index_select(0, rows) + self._constant.index_select(0, atoms)
-            state.energies.zero_().index_copy_(0, atoms, energies)
-            values = torch.cat([energies[:, None], result.virials.index_select(1, rows).T], 1)
-            total = self._own.sum_here(torch.where(self._own.used[:, None], values, 0.0))
-            state.energy.copy_(total[:, 0])
-            state.virial.copy_(total[:, 1:].view(1, 3, 3))
+            self._link.give_back_(domain.result.forces)
+            if self._zeroes:
+                state.forces.zero_()
+                state.energies.zero_()
+            atoms, used = self._own.atoms, self._own.used
+            self._operations.take_(atoms, used, domain.place, domain.result, self._constant, state)
             if self._adds_up:
                 self._add_up_([state.energy, state.virial])
 
@@ -236,7 +229,7 @@ class DividedSystem:
         assert self._division is not None
         assert self._own is not None
         outgrown = self._overflowed(self._division) | self._own.outgrown()
-        flags = self._add_up_(sums, [outgrown.double()[None], self._own.needed[None]])
+        flags = self._add_up_(sums, [outgrown.double()[None], self._own.start.needed.amax()[None]])
         torch.maximum(self.needed, flags[:, 1].amax(), out=self.needed)
         self.outgrown.logical_or_((flags[:, 0] != 0).any() | (self.needed > self.margin))
 

@@ -8,7 +8,8 @@ with a wider margin, as after any overflow. So no atom is handed over, and all s
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,21 +18,13 @@ from torch import Tensor
 
 from mdgraph.decomposition.bricks import BrickGrid
 from mdgraph.decomposition.exchange import ProcessExchange
+from mdgraph.decomposition.own_rows import BLOCK, MarginStart, operations, sum_of_rows
 from mdgraph.neighbors import NeighborList
-from mdgraph.neighbors.geometry import (
-    Lattice,
-    complete_cell,
-    fractional_coordinates,
-    heights,
-    inverse,
-)
+from mdgraph.neighbors.geometry import Lattice, fractional_coordinates
 from mdgraph.state import State
 
 MARGIN: Final = 3.0
 """A; 768 atoms of water at 550 K need 2.7 in 32 steps of 0.5 fs, twice the way of the fastest."""
-
-_BLOCK: Final = 64
-"""Rows that a sum takes together; their number is a multiple of it."""
 
 _MORE: Final = 0.05
 """Room over the n atoms of the first stretch, as a part of n + 40 sqrt(n)."""
@@ -63,7 +56,7 @@ class OwnAtoms:
         kept: (C,) int64, the row itself, or the first one where there is no atom.
         capacity: see OwnCapacity.
         margin: A.
-        needed: () float64, A, largest margin that own atoms have needed in the stretch.
+        start: of the stretch, and the margin that own atoms have needed since.
         counts: (1,) int64, N.
     """
 
@@ -93,6 +86,7 @@ class OwnAtoms:
         """
         (self._rank,) = exchange.numbers
         self.exchange, self._grid, self._planes, self._state = exchange, grid, planes, state
+        self._lists, self._operations = list(lists), operations(state.device)
         self._reach = max(item.cutoff + item.skin for item in lists)
         self.margin = margin
         device, count = state.device, len(grid)
@@ -102,7 +96,7 @@ class OwnAtoms:
             rooms = (capacity.own[self._rank], *capacity.send, *capacity.receive)
             for number, size in enumerate(rooms):
                 # Steps that come after an overflow are repeated, and may have led anywhere.
-                most = min(int(met[number]), 2 * size + _BLOCK)
+                most = min(int(met[number]), 2 * size + BLOCK)
                 place = (self._rank, self._rank)
                 if number:
                     other = (number - 1) % count
@@ -112,38 +106,37 @@ class OwnAtoms:
                 table[place] = max(int(table[place]), most)
         exchange.agree_(table)
         self.capacity = self._room(table)
+        # Where all ranks send each other positions, flags go along with these.
+        self._all_near = bool((table + torch.eye(count, dtype=table.dtype) > 0).all())
         self.owner = torch.zeros_like(state.numbers)
         rows = self.capacity.own[self._rank]
         self.atoms = torch.zeros(rows, dtype=torch.int64, device=device)
         self.used = torch.zeros_like(self.atoms, dtype=torch.bool)
         self.kept = torch.zeros_like(self.atoms)
         self._rows = torch.arange(rows, device=device)
-        self._send = self._regions(self.capacity.send)
-        self._receive = self._regions(self.capacity.receive)
+        # Of which the first number counts; apart, as kernels read them from aligned addresses.
+        self._flags = torch.zeros(len(lists), 4, dtype=torch.int32, device=device)
+        self._sent, self._send = self._regions(self.capacity.send)
+        self._found, self._receive = self._regions(self.capacity.receive)
         sizes = [rows, *self.capacity.send, *self.capacity.receive]
         self._sizes = torch.tensor(sizes, device=device)
         self._most = torch.zeros_like(self._sizes)
         self._fewest = torch.ones_like(self._sizes[0])
         self.counts = state.grouping.counts
-        self.needed = torch.zeros((), dtype=torch.float64, device=device)
-        self._begun = torch.zeros(rows, 3, dtype=torch.float64, device=device)
-        self._begun_heights = torch.ones(3, dtype=torch.float64, device=device)
-        cut = [axis for axis, number in enumerate(grid.shape) if number > 1]
-        self._cell_varies = any(item.cell_varies for item in lists)
-        self._inverse = torch.zeros(3, 3, dtype=torch.float64, device=device)
-        self._heights = torch.ones_like(self._begun_heights)
-        self._begun_cell, self._farthest = torch.zeros_like(self._inverse), self._heights.clone()
-        self._identity = torch.eye(3, dtype=torch.float64, device=device)
-        self._cut = torch.tensor(cut, device=device)
+        cut = [number > 1 for number in grid.shape]
+        varies = any(item.cell_varies for item in lists)
+        self.start = MarginStart(state, rows, self._reach, cut, cell_varies=varies)
         self.assign_()
 
-    def _regions(self, sizes: Sequence[int]) -> dict[int, Tensor]:
-        device = self._state.device
-        return {
-            other: torch.zeros(size, dtype=torch.int64, device=device)
-            for other, size in enumerate(sizes)
-            if size
-        }
+    def _regions(self, sizes: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        """What messages hold, see `pack_`: rows for each other rank and all flags; these rows."""
+        flags = torch.arange(-1, -1 - len(self._flags), -1, device=self._state.device)
+        parts = [torch.cat([flags.new_zeros(size), flags]) for size in sizes if size]
+        entries = torch.cat([flags[:0], *parts])
+        views = entries.split([len(part) for part in parts])
+        others = [other for other, size in enumerate(sizes) if size]
+        rows = [view[: -len(flags)] for view in views]
+        return entries, dict(zip(others, rows, strict=True))
 
     def _room(self, table: Tensor) -> OwnCapacity:
         def more(count: int) -> int:
@@ -152,7 +145,7 @@ class OwnAtoms:
         rank, atoms = self._rank, len(self._state.numbers)
         counts = table.tolist()
         others = range(len(counts))
-        own = tuple(-(-min(more(counts[one][one]), atoms) // _BLOCK) * _BLOCK for one in others)
+        own = tuple(-(-min(more(counts[one][one]), atoms) // BLOCK) * BLOCK for one in others)
         send = tuple(0 if other == rank else more(counts[rank][other]) for other in others)
         receive = tuple(0 if other == rank else more(counts[other][rank]) for other in others)
         return OwnCapacity(own, send, receive)
@@ -205,7 +198,7 @@ class OwnAtoms:
         for other in range(len(self._grid)):
             if other != rank:
                 chosen = self.used & near(other, here)
-                sent[other] = _packed_(self._send.get(other), chosen, self.atoms, first)
+                sent[other] = _packed_(self._send.get(other), chosen, self._rows, first * 0)
         near_here = near(rank, fractional) & ~own
         received = torch.zeros_like(sent).index_add_(0, owner, near_here.to(sent.dtype))
         for other, atoms in self._receive.items():
@@ -223,63 +216,55 @@ class OwnAtoms:
         """
         return (self._most > self._sizes).any() | (self._fewest == 0)
 
-    def begin_(self, positions: Tensor, cell: Tensor) -> None:
-        """Takes note of where own atoms (C, 3) lie at the start of a stretch; does not sync."""
-        self.needed.zero_()
-        self._look_at_(cell)
-        self._begun.copy_(positions[self.kept].double() @ self._inverse)
-        self._begun_heights.copy_(self._heights)
-        self._begun_cell.copy_(complete_cell(cell, self._state.pbc)[0])
-        places = self._state.positions.double() @ self._inverse
-        self._farthest.copy_(places.abs().amax(0))
+    def begin_(self, own: State) -> None:
+        """Takes note of where own atoms, C rows, lie at the start of a stretch; does not sync."""
+        self.start.begin_(own.positions, self._state.positions, own.cell)
 
-    def measure_(self, positions: Tensor, cell: Tensor) -> None:
-        """Measures the margin that own atoms (C, 3) need where they are now; does not sync.
+    def bring_(self, own: State, lists: Sequence[NeighborList]) -> None:
+        """Brings positions of the state up to date, of own atoms and of others' near them.
 
-        With s coordinates in cells, d the distance of opposite faces, d0 that at the start, and R
-        the range of the lists, along each direction that is cut: 2 |s - s0| d0 + R d0 / d - R.
-        Where the cell varies also what atoms far away, whose positions are not brought up to date,
-        seem to move in it: s0 (h0 / h - 1) d0, with the cells h and h0, of the farthest.
+        Also finds, on all ranks alike, which lists are due, and measures the margin that own
+        atoms need. Within `deciding`. Static shapes, capturable, does not sync on CUDA.
 
         Args:
-            positions: A, of the row that counts, see `kept`.
-            cell: (1, 3, 3) A.
+            own: C rows.
+            lists: that will be updated.
         """
-        if self._cell_varies:
-            self._look_at_(cell)
-        moved = (positions.double() @ self._inverse - self._begun).abs().amax(0)
-        needed = 2.0 * moved * self._begun_heights
-        if self._cell_varies:
-            needed += self._reach * (self._begun_heights / self._heights - 1.0)
-            change = (self._begun_cell @ self._inverse - self._identity).abs()
-            needed += (self._farthest @ change) * self._begun_heights
-        needed = needed[self._cut].amax().nan_to_num(nan=0.0)
-        torch.maximum(self.needed, needed, out=self.needed)
+        state, rows = self._state, self._operations
+        for item in lists:
+            item.join()  # a search that waits reads its flag
+        self._flags.zero_()
+        rows.put_(own.positions, self.atoms, self.used, state, self.start)
+        for item in lists:
+            assert item.due is not None
+            item.look_(item.due, own.positions, own.cell, self.atoms, self.used)
+        sent = state.positions.new_empty(len(self._sent), 3)
+        found = state.positions.new_empty(len(self._found), 3)
+        rows.pack_(own.positions, self._sent, self._flags, sent)
+        self.exchange.swap(self._parts(sent, self._send), self._parts(found, self._receive))
+        rows.unpack_(found, self._found, state.positions, self._flags)
+        if not self._all_near:
+            self.exchange.raise_(self._flags)
 
-    def _look_at_(self, cell: Tensor) -> None:
-        """Keeps the inverse (3, 3) of the complete cell, and distances (3,) of opposite faces."""
-        completed = inverse(complete_cell(cell, self._state.pbc)).double()
-        self._inverse.copy_(completed[0])
-        self._heights.copy_(heights(completed)[0])
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """Within it lists are updated where `bring_` finds, for all ranks, that they are due."""
+        for number, item in enumerate(self._lists):
+            item.due = self._flags[number, :1]
+        try:
+            yield
+        finally:
+            for item in self._lists:
+                item.due = None
 
-    def exchange_(self, positions: Tensor) -> None:
-        """Brings positions (N, 3) of others' atoms up to date; static shapes, no sync on CUDA."""
-        sent = {other: positions.index_select(0, rows) for other, rows in self._send.items()}
-        found = {other: positions.new_empty(len(rows), 3) for other, rows in self._receive.items()}
-        self.exchange.swap(sent, found)
-        for other, rows in self._receive.items():
-            positions.index_copy_(0, rows, found[other])
+    def _parts(self, message: Tensor, regions: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """The part of each other rank, flags behind rows."""
+        sizes = [len(rows) + len(self._flags) for rows in regions.values()]
+        return dict(zip(regions, message.split(sizes), strict=True))
 
     def sum(self, values: Tensor) -> Tensor:
         """See RankSums."""
-        return self.add(self.sum_here(values))
-
-    def sum_here(self, values: Tensor) -> Tensor:
-        """(1, ...) sum over rows (C, ...) of this rank, of which those without an atom are zero.
-
-        Blocks of rows are added one after the other, so that room moves no bit. Does not sync.
-        """
-        return values.reshape(-1, _BLOCK, *values.shape[1:]).sum(1).cumsum(0)[-1:]
+        return self.add(sum_of_rows(values))
 
     def largest(self, values: Tensor) -> Tensor:
         """See RankSums."""

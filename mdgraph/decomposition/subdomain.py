@@ -141,7 +141,7 @@ class Subdomain:
         place: (N,) int32, local row of each atom that has one; anything for others.
         most: (E + 2 D + 1,) int32, largest number of atoms found yet: own ones of each element, to
             receive from and to send to each domain, and own ones with neighbors in others.
-        state: of all local rows.
+        state: of all local rows, with the cell and the charge of the system.
         lists: rows, one for each list of the system.
         sent: (S,) int64, local rows whose features other domains need, by their numbers.
         send: the part of them that each other domain needs, by its number.
@@ -196,10 +196,8 @@ class Subdomain:
         )
 
     def load_(self, state: State) -> None:
-        """Copies positions, cell and charge of the system; does not sync."""
+        """Copies positions of the system; does not sync."""
         torch.index_select(state.positions, 0, self.source, out=self.state.positions)
-        self.state.cell.copy_(state.cell)
-        self.state.charge.copy_(state.charge)
 
     def add_to_(self, forces: Tensor, energies: Tensor, virials: Tensor) -> None:
         """Adds what its pairs gave; does not sync.
@@ -314,4 +312,6 @@ def _buffers(system: State, capacity: SubdomainCapacity) -> State:
         pbc=system.pbc[0].cpu().numpy(),
     )
     room = BatchCapacity(capacity.rows, tuple(elements))
-    return State([local], system.device, system.dtype, room=room)
+    state = State([local], system.device, system.dtype, room=room)
+    state.cell, state.charge = system.cell, system.charge
+    return state

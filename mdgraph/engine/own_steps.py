@@ -252,7 +252,10 @@ class OwnSteps:
             self.atoms.assign_()
             with ExitStack() as stack:
                 for one in self._divided():
-                    stack.enter_context(one.steps(self.atoms, adds_up=self._adds_up))
+                    stack.enter_context(
+                        one.steps(self.atoms, adds_up=self._adds_up, zeroes=self._beginning.pulls)
+                    )
+                stack.enter_context(self.atoms.deciding())
                 self._load_(by_atom)
                 self.graphs.advance_(step, count)
                 self._settle_()
@@ -326,21 +329,22 @@ class OwnSteps:
             zeroed.append(buffers[name])
         for value in zeroed:
             value.masked_fill_(~atoms.used.view(-1, *[1] * (value.dim() - 1)), 0.0)
-        atoms.begin_(own.positions, own.cell)
+        # Of others they stay zero, unless something on rank 0 pulls these.
+        region.forces.zero_()
+        region.energies.zero_()
+        atoms.begin_(own)
 
-    def _update_(self, update_: Callable[[], None]) -> None:
+    def _update_(self, update_: Callable[[], None], lists: Sequence[NeighborList]) -> None:
         """Brings the forces on own atoms up to date; static shapes, does not sync on CUDA.
 
         Args:
             update_: of the calculation.
+            lists: that it updates.
         """
         region, own, atoms = self._calculation.state, self.own, self.atoms
-        here = own.positions.index_select(0, atoms.kept)
-        region.positions.index_copy_(0, atoms.atoms, here)
-        atoms.exchange_(region.positions)
+        atoms.bring_(own, lists)
         if self._beginning.looks:
             atoms.collect_({"positions": own.positions}, {"positions": region.positions})
-        atoms.measure_(here, own.cell)
         update_()
         if self._pulls is not None:
             self._add_pulls_(self._pulls)
@@ -384,15 +388,17 @@ class OwnSteps:
 
     def _step_(self, number: int | None = None) -> None:
         calculation, evaluator = self._calculation, self._calculation.evaluator
-        large, small = partial(self._update_, calculation.update_), calculation.update_small_
+        lists = calculation.lists
+        large = partial(self._update_, calculation.update_, lists)
         with torch.no_grad():
             if isinstance(evaluator, MultipleTimeStepEvaluator):
+                of_small = evaluator.lists_of(evaluator.small, lists)
                 outer_step_(
                     evaluator,
                     calculation.state,
                     self._inner_step_,
                     large,
-                    partial(self._update_, small),
+                    partial(self._update_, calculation.update_small_, of_small),
                     moves_cell=self._integrator.cell_varies,
                     number=number,
                 )
@@ -452,7 +458,7 @@ class OwnSteps:
         lists, state = self._calculation.lists, self._calculation.state
         changed = [*self.own.tensors().values(), *self._integrator.tensors().values()]
         changed += [state.positions, *self._calculation.evaluator.tensors(state).values()]
-        changed.append(self.atoms.needed)
+        changed.append(self.atoms.start.needed)
         for recorder in (self._calculation.biases, self._online):
             changed += [] if recorder is None else recorder.tensors().values()
         before = [value.clone() for value in changed]

@@ -25,7 +25,6 @@ from mdgraph.neighbors.geometry import (
 from mdgraph.neighbors.pairs import PairBlock, Pairs
 from mdgraph.neighbors.search import CellList, EveryPair, Search, WrappedFrame
 from mdgraph.neighbors.torch_builder import (
-    Agree,
     Brick,
     BuildTask,
     Counters,
@@ -219,11 +218,22 @@ class Builder(Protocol):
         """Builds, whatever the rows hold; static shapes, does not sync."""
         ...
 
-    def update_(self, positions: Tensor, cell: Tensor, agree_: Agree | None = None) -> None:
-        """Builds where the rows may have become incomplete, on all ranks if `agree_` is given.
+    def update_(self, positions: Tensor, cell: Tensor, due: Tensor | None = None) -> None:
+        """Builds where the rows may have become incomplete, or where a flag says so.
 
         Static shapes; capturable and without sync on CUDA.
+
+        Args:
+            positions: see NeighborList.
+            cell: likewise.
+            due: (1,) int32, the flag that `look_` of all ranks has set; None without others.
         """
+        ...
+
+    def look_(
+        self, due: Tensor, positions: Tensor, cell: Tensor, atoms: Tensor, used: Tensor
+    ) -> None:
+        """See NeighborList."""
         ...
 
     def follow_(self, positions: Tensor, cell: Tensor, anyway: Tensor) -> None:
@@ -347,11 +357,12 @@ class NeighborList:
         rebuilds: () int64, number of builds.
         brick: near which atoms must lie to have a row, see `limit_`; or None.
         cell_varies: whether updates look at the cell again.
-        agree_: makes updates build where those of any rank do; None where this is the only one.
+        due: (1,) int32, makes updates build where it is not zero, see `look_`; None where they find
+            that themselves.
     """
 
     interior: ClassVar[int] = 0
-    agree_: Agree | None = None
+    due: Tensor | None = None
 
     def __init__(
         self,
@@ -462,9 +473,27 @@ class NeighborList:
                 nothing but the reference may be read before.
         """
         if not math.isinf(self._range):
-            self._builder.update_(positions, cell, self.agree_)
+            self._builder.update_(positions, cell, self.due)
         if joined:
             self.join()
+
+    @full_float32()
+    def look_(
+        self, due: Tensor, positions: Tensor, cell: Tensor, atoms: Tensor, used: Tensor
+    ) -> None:
+        """Sets a flag where the list may have become incomplete by some of its atoms.
+
+        Static shapes, capturable, does not sync on CUDA. The next update must take these cells.
+
+        Args:
+            due: (1,) int32, set to one.
+            positions: (n, 3) A, of these atoms.
+            cell: (S, 3, 3) A.
+            atoms: (n,) int64, which they are.
+            used: (n,) bool, those that count.
+        """
+        if self.skin > 0.0:
+            self._builder.look_(due, positions, cell, atoms, used)
 
     @full_float32()
     def follow_(self, positions: Tensor, cell: Tensor, anyway: Tensor) -> None:

@@ -1,6 +1,5 @@
 """TorchBuilder: builds a neighbor list with torch, on any device."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import ClassVar, Final
 
@@ -16,9 +15,6 @@ from mdgraph.neighbors.geometry import (
 )
 from mdgraph.neighbors.search import PADDING, Search, WrappedFrame
 from mdgraph.state import Grouping
-
-Agree = Callable[[Tensor], None]
-"""Writes the largest of all ranks into a flag, int32 on the device; does not sync on CUDA."""
 
 
 @dataclass(frozen=True)
@@ -195,16 +191,14 @@ class TorchBuilder:
         self._store(self._rows(positions, cell))
         self._task.counters.rebuilds.add_(1)
 
-    def update_(self, positions: Tensor, cell: Tensor, agree_: Agree | None = None) -> None:
+    def update_(self, positions: Tensor, cell: Tensor, due: Tensor | None = None) -> None:
         """See Builder."""
         if self._task.skin == 0.0:
             self.build_(positions, cell)
             return
-        due = self._due(positions, cell)
-        if agree_ is not None:
-            flag = due.to(torch.int32)
-            agree_(flag)
-            due = flag != 0
+        if due is None:
+            due = self._due(positions, cell)
+        due = due.view(()) != 0
         if positions.device.type == "cpu":
             if bool(due):
                 self.build_(positions, cell)
@@ -213,6 +207,12 @@ class TorchBuilder:
         pairs = zip(new_rows, rows, strict=True)
         self._store(ListRows(*[torch.where(due, new.to(old.dtype), old) for new, old in pairs]))
         self._task.counters.rebuilds.add_(due)
+
+    def look_(
+        self, due: Tensor, positions: Tensor, cell: Tensor, atoms: Tensor, used: Tensor
+    ) -> None:
+        """See Builder."""
+        due.logical_or_(self._due(positions, cell, atoms, used))
 
     def follow_(self, positions: Tensor, cell: Tensor, anyway: Tensor) -> None:
         """See Builder; syncs."""
@@ -284,8 +284,14 @@ class TorchBuilder:
             reference_cell=cell,
         )
 
-    def _due(self, positions: Tensor, cell: Tensor) -> Tensor:
-        """() bool, whether the list may be incomplete.
+    def _due(
+        self,
+        positions: Tensor,
+        cell: Tensor,
+        atoms: Tensor | None = None,
+        used: Tensor | None = None,
+    ) -> Tensor:
+        """() bool, whether the list may be incomplete, by all atoms or by some.
 
         With F = h0^-1 h (h0 the cell at the last build, h the current one) and
         u_i = x_i - x_i0 F the list is complete while
@@ -294,17 +300,20 @@ class TorchBuilder:
         smallest singular value, exact for a constant cell.
         """
         task, rows = self._task, self._task.rows
-        system = task.grouping.index
+        system, places = task.grouping.index, rows.reference_positions
+        if atoms is not None:
+            system, places = system[atoms], places[atoms]
         if task.cell_varies:
             reference = complete_cell(rows.reference_cell, task.pbc)
             deformation = inverse(reference) @ complete_cell(cell, task.pbc)
             identity = torch.eye(3, dtype=cell.dtype, device=cell.device)
             smallest = 1.0 - torch.linalg.vector_norm(deformation - identity, dim=(-2, -1))
-            expected = (rows.reference_positions[:, None] @ deformation[system])[:, 0]
+            expected = (places[:, None] @ deformation[system])[:, 0]
             allowed = smallest * task.range - task.cutoff
         else:
-            expected = rows.reference_positions
+            expected = places
             allowed = torch.full_like(cell[:, 0, 0], task.skin)
         displacement = torch.linalg.vector_norm(positions - expected, dim=-1)
         # Not `displacement > allowed`, which is false for NaN: a NaN position makes a build due.
-        return ~(2.0 * displacement <= allowed[system]).all()
+        still = 2.0 * displacement <= allowed[system]
+        return ~(still if used is None else still | ~used).all()

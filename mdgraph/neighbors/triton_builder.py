@@ -16,7 +16,7 @@ from mdgraph.gpu.launch import PROGRAMS, Branch, launching_ahead, launching_on
 from mdgraph.gpu.triton_jit import compiling_ahead
 from mdgraph.neighbors import triton_kernels
 from mdgraph.neighbors.search import CellList, EveryPair
-from mdgraph.neighbors.torch_builder import Agree, BuildTask, ListRows
+from mdgraph.neighbors.torch_builder import BuildTask, ListRows
 from mdgraph.neighbors.triton_kernels import cell_list_kernel
 
 BLOCK: Final = 128
@@ -308,32 +308,53 @@ class KernelBuilder:
                 self._search_and_reverse(due)
         self._branch.join()
 
-    def update_(self, positions: Tensor, cell: Tensor, agree_: Agree | None = None) -> None:
+    def update_(self, positions: Tensor, cell: Tensor, due: Tensor | None = None) -> None:
         """See Builder."""
-        task = self._task
-        if task.skin == 0.0:
+        if self._task.skin == 0.0:
             self.build_(positions, cell)
             return
         self.join()
         positions, cell = positions.contiguous(), cell.contiguous()
-        self._due.zero_()
+        if due is None:
+            self._due.zero_()
+            self._look_(self._due, positions, cell, None, None)
+            due = self._due
+        with launching_on(self._due.device):
+            self._build(due, positions, cell)
+
+    def look_(
+        self, due: Tensor, positions: Tensor, cell: Tensor, atoms: Tensor, used: Tensor
+    ) -> None:
+        """See Builder."""
+        self.join()
+        self._look_(due, positions.contiguous(), cell.contiguous(), atoms, used)
+
+    def _look_(
+        self,
+        due: Tensor,
+        positions: Tensor,
+        cell: Tensor,
+        atoms: Tensor | None,
+        used: Tensor | None,
+    ) -> None:
+        task = self._task
         with launching_on(self._due.device):
             self._update_lattice(cell)
-            triton_kernels.due_kernel[self._blocks()](
+            triton_kernels.due_kernel[(triton.cdiv(len(positions), BLOCK),)](
                 positions,
                 task.rows.reference_positions,
                 task.grouping.index,
                 self._deformation,
                 self._allowed,
-                self._due,
-                task.grouping.atoms,
+                due,
+                atoms,
+                used,
+                len(positions),
                 CELL_VARIES=task.cell_varies,
+                SOME=atoms is not None,
                 BLOCK=BLOCK,
                 **OPTIONS,
             )
-            if agree_ is not None:
-                agree_(self._due)
-            self._build(self._due, positions, cell)
 
     def follow_(self, positions: Tensor, cell: Tensor, anyway: Tensor) -> None:
         """See Builder."""

@@ -152,21 +152,31 @@ def due_kernel(
     deformation,
     allowed,
     due,
-    atoms,
+    numbers,
+    used,
+    rows,
     CELL_VARIES: tl.constexpr,
+    SOME: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Sets the flag where an atom may have come closer than the list knows.
 
     Buffers and numbers:
-        positions, reference_positions: (N, 3) A.
+        positions: (n, 3) A, of all atoms or some.
+        reference_positions: (N, 3) A.
         system_index: (N,) int64.
         deformation, allowed: from `lattice_kernel`; the skin (S,) where no cell varies.
         due: (1,) int32, zero before; set to one.
-        atoms: N.
+        numbers, used: (n,) int64 and bool, which atoms some are, and whether they count.
+        rows: n.
+        SOME: whether these are some.
     """
-    atom = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = atom < atoms
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = row < rows
+    atom = row
+    if SOME:
+        inside &= tl.load(used + row, mask=inside, other=0) != 0
+        atom = tl.load(numbers + row, mask=inside, other=0)
     system = tl.load(system_index + atom, mask=inside, other=0)
     place = load_vector(reference_positions + atom * 3, inside)
     if CELL_VARIES:
@@ -175,7 +185,7 @@ def due_kernel(
             product(place, deformation, system, 1, inside),
             product(place, deformation, system, 2, inside),
         )
-    moved = norm(difference(load_vector(positions + atom * 3, inside), place))
+    moved = norm(difference(load_vector(positions + row * 3, inside), place))
     # A position that is not a number must count as moved.
     still = 2.0 * moved <= tl.load(allowed + system, mask=inside, other=0.0)
     if tl.max((inside & ~still).to(tl.int32), 0) > 0:

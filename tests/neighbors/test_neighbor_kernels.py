@@ -314,6 +314,27 @@ def test_builds_fall_due_as_torch_finds_while_cells_deform(
         both.assert_same()
 
 
+@pytest.mark.parametrize("cell_varies", [False, True])
+def test_a_build_falls_due_by_the_atoms_that_are_looked_at_alone(cell_varies: bool) -> None:
+    """And an update whose flag others give builds by that alone."""
+    both = Both([small((True,) * 3, 42)], 3.5, 1.2, search="cell list", cell_varies=cell_varies)
+    found = []
+    for item, state in ((both.list, both.state), (both.oracle, both.host)):
+        places = state.positions.clone()
+        places[3] += 0.7
+        atoms = torch.tensor([1, 3, 2, 3], device=places.device)
+        for used in ([1, 1, 1, 0], [1, 0, 1, 0], [0, 0, 0, 1]):
+            rows = torch.tensor(used, dtype=torch.bool, device=places.device)
+            due = torch.zeros(1, dtype=torch.int32, device=places.device)
+            item.look_(due, places[atoms], state.cell, atoms, rows)
+            item.due = due
+            item.update_(places if bool(due) else 2.0 * places, state.cell)
+            item.due = None
+            found.append((int(due), int(item.rebuilds)))
+            item.rebuild_(state.positions, state.cell)
+    assert found[:3] == found[3:] == [(1, 2), (0, 3), (1, 5)]
+
+
 @pytest.mark.parametrize("skin", [0.0, 0.5])
 def test_pairs_find_the_reverse_slots_that_builds_one_way_leave_out(skin: float) -> None:
     system = small((True, True, True), 45)

@@ -1,0 +1,198 @@
+"""What each step does with the own atoms of a rank before and after an evaluation, by torch.
+
+The reference for Triton's kernels (`mdgraph.decomposition.own_kernels`), which do it on a GPU: a
+few small ones, as each would otherwise take as long as a message.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from mdgraph.fused.backend import NetworkResult
+from mdgraph.gpu.launch import step_kernels_on
+from mdgraph.neighbors.geometry import complete_cell, heights, inverse
+from mdgraph.state import State
+
+BLOCK: Final = 64
+"""Rows that a sum takes together; the number of rows is a multiple of it."""
+
+
+class MarginStart:
+    """Where own atoms, C rows, were at the start of a stretch, and the margin they need since.
+
+    With s coordinates in cells, d the distance of opposite faces, d0 that at the start, and R
+    the range of the lists, it is along each direction that is cut: 2 |s - s0| d0 + R d0 / d - R.
+    Where the cell varies also what atoms far away, whose positions are not brought up to date,
+    seem to move in it: s0 (h0 / h - 1) d0, with the cells h and h0, of the farthest.
+
+    Attributes:
+        reach: R, A.
+        cut: whether bricks lie along each cell vector.
+        cell_varies: whether the cell does.
+        pbc: (3,) bool.
+        values: (16,) float64: the complete cell at the start, distances of its faces, the farthest
+            coordinates, and R.
+        places: (C, 3) float64, coordinates in cells at the start.
+        needed: (programs,) float64, A, margins needed, of which the largest counts.
+    """
+
+    def __init__(
+        self, state: State, rows: int, reach: float, cut: Sequence[bool], *, cell_varies: bool
+    ) -> None:
+        """Allocates; see the attributes."""
+        self.reach, self.cut, self.cell_varies = reach, tuple(cut), cell_varies
+        self.pbc = state.pbc[0].contiguous()
+        float64: dict[str, Any] = {"dtype": torch.float64, "device": state.device}
+        self.values = torch.zeros(16, **float64)
+        self.places = torch.zeros(rows, 3, **float64)
+        programs = 1
+        if step_kernels_on(state.device):
+            from mdgraph.decomposition import own_kernels
+
+            programs = own_kernels.programs(rows)
+        self.needed = torch.zeros(programs, **float64)
+
+    def begin_(self, own: Tensor, positions: Tensor, cell: Tensor) -> None:
+        """Takes note of where own atoms (C, 3) lie, and of all positions (N, 3); does not sync."""
+        self.needed.zero_()
+        completed = complete_cell(cell.double(), self.pbc[None])
+        inverted = inverse(completed)
+        torch.matmul(own.double(), inverted[0], out=self.places)
+        parts = self.values.split([9, 3, 3, 1])
+        farthest = (positions.double() @ inverted[0]).abs().amax(0)
+        new = completed.flatten(), heights(inverted)[0], farthest
+        for part, value in zip(parts, new, strict=False):
+            part.copy_(value)
+        parts[-1].fill_(self.reach)
+
+    def measure_(self, own: Tensor, used: Tensor, cell: Tensor) -> None:
+        """Raises the margin to what own atoms (C, 3), those in use, need; does not sync."""
+        inverted = inverse(complete_cell(cell.double(), self.pbc[None]))
+        first, begun_heights, farthest, _ = self.values.split([9, 3, 3, 1])
+        moved = (own.double() @ inverted[0] - self.places).abs()
+        needed = 2.0 * torch.where(used[:, None], moved, 0.0).amax(0) * begun_heights
+        if self.cell_varies:
+            needed += self.reach * (begun_heights / heights(inverted)[0] - 1.0)
+            identity = torch.eye(3, dtype=torch.float64, device=cell.device)
+            change = (first.view(3, 3) @ inverted[0] - identity).abs()
+            needed += (farthest @ change) * begun_heights
+        cut = torch.tensor(self.cut, device=cell.device)
+        found = torch.where(cut, needed, 0.0).nan_to_num(nan=0.0).amax()
+        torch.maximum(self.needed, found, out=self.needed)
+
+
+class RowOperations(Protocol):
+    """Static shapes; none syncs on CUDA. `TorchRows` says what they do."""
+
+    def put_(
+        self, own: Tensor, atoms: Tensor, used: Tensor, state: State, start: MarginStart
+    ) -> None:
+        """See TorchRows."""
+        ...
+
+    def pack_(self, source: Tensor, entries: Tensor, flags: Tensor, message: Tensor) -> None:
+        """See TorchRows."""
+        ...
+
+    def unpack_(self, message: Tensor, entries: Tensor, target: Tensor, flags: Tensor) -> None:
+        """See TorchRows."""
+        ...
+
+    def take_(
+        self,
+        atoms: Tensor,
+        used: Tensor,
+        place: Tensor,
+        result: NetworkResult,
+        constant: Tensor,
+        state: State,
+    ) -> None:
+        """See TorchRows."""
+        ...
+
+
+class TorchRows:
+    """By torch."""
+
+    def put_(
+        self, own: Tensor, atoms: Tensor, used: Tensor, state: State, start: MarginStart
+    ) -> None:
+        """Brings positions of own atoms up to date, and measures the margin that they need.
+
+        Args:
+            own: (C, 3) A.
+            atoms: (C,) int64, which they are.
+            used: (C,) bool, rows with an atom; the others have the atom of the first.
+            state: of N atoms, whose positions are written.
+            start: of the stretch.
+        """
+        start.measure_(own, used, state.cell)
+        state.positions.index_copy_(0, atoms, torch.where(used[:, None], own, own[0]))
+
+    def pack_(self, source: Tensor, entries: Tensor, flags: Tensor, message: Tensor) -> None:
+        """Rows and flags for a message.
+
+        Args:
+            source: (C, 3).
+            entries: (n,) int64, rows of it; -1 - k for flag k.
+            flags: (L, 4) int32, of which the first counts.
+            message: (n, 3), written.
+        """
+        is_row = entries >= 0
+        torch.index_select(source, 0, torch.where(is_row, entries, 0), out=message)
+        flag = flags[torch.where(is_row, 0, -1 - entries), 0].to(message.dtype)
+        message.copy_(torch.where(is_row[:, None], message, flag[:, None]))
+
+    def unpack_(self, message: Tensor, entries: Tensor, target: Tensor, flags: Tensor) -> None:
+        """Writes rows (N, 3) that another rank packed, and sets flags that it has set."""
+        is_row = entries >= 0
+        target.index_copy_(0, entries[is_row], message[is_row])
+        for entry, value in zip(entries[~is_row].tolist(), message[~is_row], strict=True):
+            flags[-1 - entry, 0].clamp_(min=int(value[0] != 0.0))
+
+    def take_(
+        self,
+        atoms: Tensor,
+        used: Tensor,
+        place: Tensor,
+        result: NetworkResult,
+        constant: Tensor,
+        state: State,
+    ) -> None:
+        """Writes forces and energies of own atoms, and the sums of energy and virial over them.
+
+        Args:
+            atoms: (C,) int64.
+            used: (C,) bool, rows with an atom.
+            place: (N,) int32, row of each atom in the result.
+            result: of R local rows.
+            constant: (N,) float64, eV, energies to add.
+            state: of N atoms, that is written.
+        """
+        rows = place.index_select(0, atoms).to(torch.int64)
+        state.forces.index_copy_(0, atoms, result.forces.index_select(0, rows))
+        energies = result.energies.index_select(0, rows) + constant.index_select(0, atoms)
+        state.energies.index_copy_(0, atoms, energies)
+        values = torch.cat([energies[:, None], result.virials.index_select(1, rows).T], 1)
+        total = sum_of_rows(torch.where(used[:, None], values, 0.0))
+        state.energy.copy_(total[:, 0])
+        state.virial.copy_(total[:, 1:].view(1, 3, 3))
+
+
+def sum_of_rows(values: Tensor) -> Tensor:
+    """(1, ...) sum over rows (C, ...), of which those without an atom are zero; does not sync.
+
+    Blocks of rows are added one after the other, so that room moves no bit.
+    """
+    return values.reshape(-1, BLOCK, *values.shape[1:]).sum(1).cumsum(0)[-1:]
+
+
+def operations(device: torch.device) -> RowOperations:
+    """Those of a device."""
+    if step_kernels_on(device):
+        from mdgraph.decomposition.own_kernels import KernelRows
+
+        return KernelRows()
+    return TorchRows()
