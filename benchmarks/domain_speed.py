@@ -8,18 +8,18 @@
     python benchmarks/domain_speed.py --repeat 8x8x8 --domains 2 4 64 --predict 23.6
 
 Water that mdgraph ships, repeated along its axes. An evaluation is energy, forces and virial with
-lists that are there, a CUDA graph on a GPU. A cut is what follows a build of the lists: which atom
-is in which row of a domain, and the rows. With
-`--steps` steps of Langevin dynamics of 0.5 fs at 300 K are timed, as a run takes them: with the
-skin that it finds fastest, builds and cuts included. Under torchrun each rank evaluates a domain,
-else all are in one process and on one device, which shows what decomposition itself costs before
-any link does. With `--trajectory` as many steps are timed again while every so many of them is
-written to an H5MD file as `mdgraph md` does it. Memory is what torch has allocated on the GPU of
-rank 0 at most. With `--eager` evaluations are no CUDA graph, and neither are their messages. With
-`--silent` ranks pack the features of each exchange and send none, so forces are wrong: what an
-evaluation takes less is what waits for messages. With `--predict` nothing is timed: evaluations on
-so many GPUs are predicted from that on one, see `predicted_ms`, and the memory of a rank's lists is
-counted, with rows of all atoms and with those that it has.
+lists that are there, a CUDA graph on a GPU; on several ranks a step of atoms that rest. A cut is
+what follows a build of the lists, in one process: which atom is in which row of a domain, and the
+rows. With `--steps` steps of Langevin dynamics of 0.5 fs at 300 K are timed, as a run takes them:
+with the skin that it finds fastest, builds and cuts included. Under torchrun each rank evaluates a
+domain, else all are in one process and on one device, which shows what decomposition itself costs
+before any link does. With `--trajectory` as many steps are timed again while every so many of them
+is written to an H5MD file as `mdgraph md` does it. Memory is what torch has allocated on the GPU of
+rank 0 at most. With `--eager` evaluations and steps are no CUDA graphs. With `--silent` ranks pack
+the features of each exchange and send none, so forces are wrong: what an evaluation takes less is
+what waits for messages. With `--predict` nothing is timed: evaluations on so many GPUs are
+predicted from that on one, see `predicted_ms`, and the memory of a rank's lists is counted, with
+rows of all atoms and with those that it has.
 """
 
 import argparse
@@ -45,13 +45,15 @@ from cases import (
 )
 
 from mdgraph.checkpoints import load, shipped_potentials
-from mdgraph.decomposition import exchange, grid_of, in_domains, join_ranks
+from mdgraph.decomposition import divided_parts, exchange, grid_of, in_domains, join_ranks
 from mdgraph.decomposition.bricks import BrickGrid, widths_of
 from mdgraph.decomposition.exchange import MessageLink
 from mdgraph.decomposition.subdomain import SubdomainCapacity
-from mdgraph.engine import Calculation, LangevinMiddle, Simulation
+from mdgraph.engine import Calculation, LangevinMiddle, Simulation, VelocityVerlet
 from mdgraph.engine.autotune import Timer, stopwatch
+from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.simulation import WORTHWHILE
+from mdgraph.engine.step_graphs import LONGEST
 from mdgraph.fused.evaluator import chosen_evaluator
 from mdgraph.gpu.graphs import captured
 from mdgraph.io.h5md import H5MDWriter
@@ -172,6 +174,9 @@ def measured(system: System, domains: int, options: argparse.Namespace) -> dict[
     evaluator = chosen_evaluator(potential, precision, device)
     if domains > 1:
         evaluator = in_domains(evaluator, [system], domains)
+    if not all(part.exchange.alone for part in divided_parts(evaluator)):
+        del evaluator
+        return on_ranks(system, potential, domains, options)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     calculation = Calculation(
@@ -215,15 +220,40 @@ def measured(system: System, domains: int, options: argparse.Namespace) -> dict[
     return found
 
 
-def of_steps(
+def on_ranks(
     system: System, potential: Potential, domains: int, options: argparse.Namespace
 ) -> dict[str, float]:
-    """Time of a step of dynamics, without and with frames, and the skin of its lists."""
-    given = options.replay is not None
-    simulation = Simulation(
+    """Times on several ranks."""
+    device = options.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    resting = simulation_of(system, potential, VelocityVerlet(1e-6), domains, options, given=True)
+    resting.run(2 * LONGEST)
+    run = partial(resting.run, options.count)
+    found = {"evaluation_ms": 1e3 * stopwatch(device)(run) / options.count}
+    say({"atoms": len(system), "domains": domains, **found})
+    del resting, run
+    if options.steps:
+        found |= of_steps(system, potential, domains, options)
+    if device.type == "cuda":
+        found["memory_gib"] = torch.cuda.max_memory_allocated(device) / 2**30
+    return found
+
+
+def simulation_of(
+    system: System,
+    potential: Potential,
+    integrator: Integrator,
+    domains: int,
+    options: argparse.Namespace,
+    *,
+    given: bool,
+) -> Simulation:
+    """A simulation by the options, skin and steps a graph as given or left open."""
+    return Simulation(
         system,
         potential,
-        LangevinMiddle(0.5, 300.0, 1.0),
+        integrator,
         skin=options.skin if given else None,
         steps_per_replay=options.replay,
         device=options.device,
@@ -232,6 +262,14 @@ def of_steps(
         graph="off" if options.eager else "auto",
         check=None,
     )
+
+
+def of_steps(
+    system: System, potential: Potential, domains: int, options: argparse.Namespace
+) -> dict[str, float]:
+    """Time of a step of dynamics, without and with frames, and the skin of its lists."""
+    given, integrator = options.replay is not None, LangevinMiddle(0.5, 300.0, 1.0)
+    simulation = simulation_of(system, potential, integrator, domains, options, given=given)
     say({"steps_a_graph": options.replay or 0})
     if not given:
         simulation.choose(WORTHWHILE)

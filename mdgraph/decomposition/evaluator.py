@@ -41,7 +41,6 @@ from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.errors import InputError, LostRankError
 from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator, SumEvaluator
 from mdgraph.fused.evaluator import FusedTensorNet
-from mdgraph.gpu.graphs import CapturedGraph, GraphMemory, captured
 from mdgraph.gpu.launch import Branch
 from mdgraph.models import ListRoles, TensorNetPotential
 from mdgraph.neighbors import NeighborList
@@ -430,7 +429,7 @@ class DecomposedEvaluator(Evaluator):
         if own is not None and own.takes_steps:
             own.evaluate_own_()
             return
-        divided = self._divided(state, lists)
+        divided = self.divided(state, lists)
         if divided is None:
             return
         self.exchange.call_(Call.EVALUATE, divided.number)
@@ -460,16 +459,11 @@ class DecomposedEvaluator(Evaluator):
         """Whether this evaluator has made the domains of a state."""
         return state.workspaces.get(self) is divided
 
+    def shares(self, state: State) -> bool:
+        """Whether other ranks have a part of a state, so that all take steps together."""
+        return not self.exchange.alone and self.divides and state.grouping.sizes == (self.atoms,)
+
     def divided(self, state: State, lists: Sequence[NeighborList]) -> DividedSystem | None:
-        """What all ranks have of a state, to take steps together; syncs where it is made.
-
-        None where this process has all atoms, or a list overflowed.
-        """
-        if self.exchange.alone or not self.divides or state.grouping.sizes != (self.atoms,):
-            return None
-        return self._divided(state, lists)
-
-    def _divided(self, state: State, lists: Sequence[NeighborList]) -> DividedSystem | None:
         """Domains of a state; made, and enlarged, by all ranks together. None: see `evaluate_`."""
         divided: DividedSystem | None = state.workspaces.get(self)
         same = divided is not None and divided.serves(lists) and divided.margin == self.margin
@@ -704,9 +698,7 @@ class _Server:
         self._states: WeakValueDictionary[int, State] = WeakValueDictionary()
         self._lists: WeakValueDictionary[int, NeighborList] = WeakValueDictionary()
         self._steps: dict[int, Follower] = {}
-        self._graphs: dict[int, CapturedGraph] = {}
         self._device = torch.device("cpu")
-        self._memory = GraphMemory(partial(captured, warm_up=0))
 
     def serve(self) -> None:
         """Until rank 0 ends; raises LostRankError."""
@@ -728,10 +720,6 @@ class _Server:
                 self._systems[number][1].divide_()
             case Call.EVALUATE:
                 self._systems[number][1].evaluate_()
-            case Call.RECORD:
-                self._record(number)
-            case Call.REPLAY:
-                self._graphs[number].replay()
             case Call.BEGIN_STEPS:
                 before = self._steps.pop(content.before, None)
                 self._steps[number] = content.follower(self.part, before)
@@ -744,8 +732,6 @@ class _Server:
                 self._steps.pop(number, None)
             case Call.DROP:
                 self._systems.pop(number, None)
-            case Call.DROP_GRAPH:
-                self._graphs.pop(number, None)
             case Call.DROP_EVALUATOR:
                 self._evaluators.pop(number, None)
 
@@ -771,29 +757,6 @@ class _Server:
         state, divided = self._systems[number]
         (evaluator,) = [one for one in self._evaluators.values() if one.has(divided, state)]
         return DividedPart(evaluator, state, divided)
-
-    def _record(self, number: int) -> None:
-        """Records evaluations until rank 0 ends the recording, and says whether it went well."""
-        ended = False
-
-        def evaluate() -> None:
-            nonlocal ended
-            while (message := self._exchange.receive()).call is Call.EVALUATE:
-                self._do(message)
-            ended = True
-
-        graph = None
-        try:
-            graph = self._memory.capture(evaluate, self._device)
-        except torch.OutOfMemoryError:
-            rank = self._exchange.rank.rank
-            logger.warning("There is no memory for a CUDA graph on rank %d.", rank)
-        while not ended:
-            ended = self._exchange.receive().call is Call.RECORDED
-        if graph is not None:
-            self._exchange.hold(graph)  # also one that is not replayed, as its memory stays
-        if not self._exchange.any(graph is None) and graph is not None:
-            self._graphs[number] = graph
 
 
 _LARGE: Final = 10_000

@@ -1,7 +1,7 @@
 """How processes that hold domains call each other and add up what they found.
 
-Rank 0 drives: it holds the simulation, and calls the others for each stretch of steps, and for each
-evaluation or CUDA graph of one beside. They hold a domain each and wait for its calls
+Rank 0 drives: it holds the simulation, and calls the others for the steps of each chunk, and for
+each evaluation beside. They hold a domain each and wait for its calls
 (`evaluator.join_ranks`), so whatever drives on rank 0, a command or a script, needs to know of no
 other rank. They get potential and positions from it, and read no files.
 
@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol
-from weakref import WeakKeyDictionary, WeakSet, finalize
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from mdgraph.decomposition.heartbeat import ADVICE, RankWatch
 from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.devices import ProcessRank
 from mdgraph.errors import InputError, LostRankError
-from mdgraph.gpu.graphs import FOLLOWERS, CapturedGraph
+from mdgraph.gpu.graphs import CapturedGraph
 from mdgraph.gpu.launch import Branch
 
 PATIENCE: Final = 60.0
@@ -56,16 +56,7 @@ class Call(enum.IntEnum):
     """Enlarge the buffers of its domains."""
 
     EVALUATE = enum.auto()
-    """Evaluate the domain, or record that in the graph at hand."""
-
-    RECORD = enum.auto()
-    """Begin the recording of a graph."""
-
-    RECORDED = enum.auto()
-    """End it."""
-
-    REPLAY = enum.auto()
-    """Replay a graph."""
+    """Evaluate the domain."""
 
     BEGIN_STEPS = enum.auto()
     """Make what takes steps of a system, each rank of its own atoms."""
@@ -81,9 +72,6 @@ class Call(enum.IntEnum):
 
     DROP = enum.auto()
     """Drop the domains of a system."""
-
-    DROP_GRAPH = enum.auto()
-    """Drop a graph."""
 
     DROP_EVALUATOR = enum.auto()
     """Drop an evaluator, whose systems are dropped too."""
@@ -315,8 +303,7 @@ class ProcessExchange:
     """A domain a rank, by torch.distributed's messages from one rank to another.
 
     Each rank sends and receives in the order of the others' numbers. Calls and what they carry go
-    by gloo, and so do features between CPUs; between GPUs features go by NCCL. What rank 0 records
-    in a CUDA graph the others record in graphs of their own, and replay them along with it.
+    by gloo, and so do features between CPUs; between GPUs features go by NCCL.
 
     Attributes:
         rank: of this process.
@@ -340,14 +327,9 @@ class ProcessExchange:
         self._messages: Any = distributed.new_group(timeout=patience, backend="gloo")
         self._values: dict[str, Any] = {"cpu": self._messages}
         self._busy = False
-        self._graphs: WeakKeyDictionary[CapturedGraph, int] = WeakKeyDictionary()
         self._held: WeakSet[CapturedGraph] = WeakSet()
-        self._recording: int | None = None
-        self._recordings = 0
         self._dropped: deque[tuple[Call, int]] = deque()
         self._watch = RankWatch.begun(rank, self._messages)
-        if self.leads:
-            FOLLOWERS.append(self)
         atexit.register(self._end)
 
     @classmethod
@@ -468,39 +450,16 @@ class ProcessExchange:
         Raises:
             LostRankError: a rank was lost, now or before.
         """
-        while self._dropped and self._recording is None:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("ranks take no calls within a CUDA graph; steps alone are captured")
+        while self._dropped:
             self._send(*self._dropped.popleft())
-        if call is Call.EVALUATE and torch.cuda.is_available():
-            recording = torch.cuda.is_current_stream_capturing()
-            if recording and self._recording is None:
-                self._recordings += 1
-                self._recording = self._recordings
-                self._send(Call.RECORD, self._recording)
         self._send(call, number, make_content)
-        self._busy = call is not Call.REPLAY
+        self._busy = True
 
     def finish_(self) -> None:
         """See Exchange."""
         self._busy = False
-
-    def recorded(self, graph: CapturedGraph | None) -> bool:
-        """See GraphFollower."""
-        if self._recording is None:
-            return True
-        number, self._recording, self._busy = self._recording, None, False
-        self._send(Call.RECORDED, number)
-        if self.any(graph is None):
-            self._dropped.append((Call.DROP_GRAPH, number))
-            return False
-        assert graph is not None
-        self._graphs[graph] = number
-        finalize(graph, self._dropped.append, (Call.DROP_GRAPH, number)).atexit = False
-        return True
-
-    def replays(self, graph: CapturedGraph) -> None:
-        """See GraphFollower."""
-        if graph in self._graphs:
-            self.call_(Call.REPLAY, self._graphs[graph])
 
     def drop(self, call: Call, number: int) -> None:
         """See Exchange."""
@@ -547,11 +506,11 @@ class ProcessExchange:
 
         if self._watch is not None:
             self._watch.closing = True
-        for graph in [*self._graphs, *self._held]:  # NCCL waits for those that hold its messages
+        for graph in self._held:  # NCCL waits for those that hold its messages
             graph.reset()
         groups = (self._calls, *self._values.values())
         with contextlib.suppress(Exception):
-            if self.leads and not self._busy and self._recording is None:
+            if self.leads and not self._busy:
                 self._send(Call.END, 0)
         self._calls = self._messages = None
         self._values.clear()  # links have it too

@@ -30,7 +30,7 @@ from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.multiple_time_steps import outer_step_, steps_together
 from mdgraph.engine.observables import MeanSquaredDisplacement, OnlineObservable, OnlineObservables
-from mdgraph.engine.own_steps import OwnSteps, own_steps
+from mdgraph.engine.own_steps import OutgrownError, OwnSteps, own_steps
 from mdgraph.engine.schedules import RENAMED, Schedule
 from mdgraph.engine.step_graphs import StepGraphs
 from mdgraph.engine.velocities import Conserved, degrees_of_freedom
@@ -389,7 +389,10 @@ class StepDynamics:
         Syncs only to capture a graph, or where buffers are made.
         """
         known = self.remove_momentum, self.online, self._own_steps
-        own = own_steps(self.calculation, self._template, *known)
+        try:
+            own = own_steps(self.calculation, self._template, *known)
+        except OutgrownError:
+            return
         if own is None:
             self._own_steps, self.step_graphs.beside = None, []
             self.step_graphs.advance_(self.step, count)

@@ -473,6 +473,10 @@ class OwnSteps:
                 item.sticky().copy_(sticky)
 
 
+class OutgrownError(Exception):
+    """Buffers are too small for steps from here on, so these will be repeated in larger ones."""
+
+
 class _Bytes:
     """Tensors side by side, which travel in one message."""
 
@@ -509,12 +513,18 @@ def own_steps(
 
     Returns:
         None where one rank has all atoms.
+
+    Raises:
+        OutgrownError: a list is incomplete.
     """
     evaluator, state, lists = calculation.evaluator, calculation.state, calculation.lists
-    parts = [part.divided(state, own) for part, own in parts_with_lists(evaluator, lists)]
-    divided = [one for one in parts if one is not None]
-    if not divided or len(divided) < len(parts):
+    parts = parts_with_lists(evaluator, lists)
+    if not parts or not all(part.shares(state) for part, _ in parts):
         return None
+    found = [part.divided(state, own) for part, own in parts]
+    divided = [one for one in found if one is not None]
+    if len(divided) < len(found):
+        raise OutgrownError
     if known is not None and known.serve:
         return known
     for one in divided[1:]:  # whose planes atoms at other places have put, or a file

@@ -6,7 +6,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import torch
 
@@ -20,25 +20,6 @@ WARM_UP = 3
 
 class GraphMemoryError(torch.OutOfMemoryError):
     """The function runs within the memory of the device, but a graph of it does not fit."""
-
-
-class GraphFollower(Protocol):
-    """Other processes, whose work in a graph is recorded and replayed along with that here."""
-
-    def recorded(self, graph: "CapturedGraph | None") -> bool:
-        """Called at the end of each recording; None if it failed here.
-
-        Returns:
-            Whether the others could record their part, if they have one.
-        """
-        ...
-
-    def replays(self, graph: "CapturedGraph") -> None:
-        """Called before each replay."""
-        ...
-
-
-FOLLOWERS: Final[list[GraphFollower]] = []
 
 
 class _CollectionPause:
@@ -125,8 +106,6 @@ class CapturedGraph:
                         function()
             except BaseException as error:
                 forget_streams()  # they may still be recording
-                for follower in FOLLOWERS:
-                    follower.recorded(None)
                 message = _out_of_memory_message(error)
                 if message is not None:
                     raise GraphMemoryError(
@@ -134,14 +113,9 @@ class CapturedGraph:
                     ) from error
                 raise
             self.pool = self._graph.pool()
-            went_well = [follower.recorded(self) for follower in FOLLOWERS]
-            if not all(went_well):
-                raise RuntimeError("another process could not record its part")
 
     def replay(self) -> None:
         """Launches the recorded work on the current stream; does not sync."""
-        for follower in FOLLOWERS:
-            follower.replays(self)
         self._graph.replay()
 
     def reset(self) -> None:
