@@ -88,13 +88,12 @@ def predicted_ms(
     """Grid, and predicted time of an evaluation on so many GPUs.
 
     t_n = FIXED + (t_1 - FIXED) p / n + c COPY_MS + (1 - h) 2 L 36 F c / BANDWIDTH
-        + 80 N / BANDWIDTH + (2 L m + 2) LATENCY
+        + (48 c + 7 N) / BANDWIDTH + (2 L + 2) m LATENCY
 
     with c copies a domain, atoms within the range of the lists of its brick, p - 1 the part of own
     rows that is padding, h the part of own atoms further from other bricks than that range, which
-    are evaluated while features are on their way, and m the neighbors of a brick. The term of N
-    are positions, with those that lists were built from, to all ranks, and forces, energies and
-    virial to rank 0.
+    are evaluated while features are on their way, and m the neighbors of a brick. Positions of
+    copies come and forces on them go, and every 32 steps the state of all goes to all and back.
     """
     widths = widths_of(State([system]))
     grid = BrickGrid.chosen(count, widths, cutoff)
@@ -104,8 +103,8 @@ def predicted_ms(
     hidden = float(np.prod([max(0.0, 1.0 - 2.0 * cutoff / width) for width in cut]))
     neighbors = sum(min(parts - 1, 2) for parts in grid.shape)
     way = 2 * layers * 1e3 * 36 * channels * copies / BANDWIDTH
-    shared = 1e3 * 80 * len(system) / BANDWIDTH
-    messages = 2 * layers * neighbors + 2
+    shared = 1e3 * (48 * copies + 7 * len(system)) / BANDWIDTH
+    messages = (2 * layers + 2) * neighbors
     rows = [len(system) / count / 3.0 * part for part in (1.0, 2.0)]  # oxygen and hydrogen
     room = SubdomainCapacity.of([*map(int, rows), 0], 2, 1, None)
     own = FIXED_MS + (one_ms - FIXED_MS) / count * room.owned / sum(rows)
