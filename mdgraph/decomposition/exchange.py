@@ -2,7 +2,7 @@
 
 Rank 0 drives: it holds the simulation, and calls the others for the steps of each chunk, and for
 each evaluation beside. They hold a domain each and wait for its calls
-(`evaluator.join_ranks`), so whatever drives on rank 0, a command or a script, needs to know of no
+(`server.join_ranks`), so whatever drives on rank 0, a command or a script, needs to know of no
 other rank. They get potential and positions from it, and read no files.
 
 Features get from the domains that own atoms to those that have copies of them by two transports,

@@ -17,15 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdgraph.decomposition.evaluator import (
-    DividedPart,
-    DividedSystem,
-    Follower,
-    new_number,
-    parts_with_lists,
-)
+from mdgraph.decomposition.divided_system import DividedSystem
+from mdgraph.decomposition.dividing import parts_with_lists
 from mdgraph.decomposition.exchange import Call
 from mdgraph.decomposition.own_atoms import OwnAtoms
+from mdgraph.decomposition.references import new_number
+from mdgraph.decomposition.server import DividedPart, Follower
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_

@@ -9,14 +9,11 @@ from ase.build import bulk
 
 from mdgraph.checkpoints import load
 from mdgraph.decomposition.bricks import BrickGrid
-from mdgraph.decomposition.evaluator import (
-    DecomposedEvaluator,
-    DividedSystem,
-    _Part,
-    _Reference,
-    _Server,
-)
+from mdgraph.decomposition.divided_system import DividedSystem
+from mdgraph.decomposition.evaluator import DecomposedEvaluator
 from mdgraph.decomposition.exchange import Call, CallMessage, LocalExchange
+from mdgraph.decomposition.references import EvaluatorPart, SystemReference
+from mdgraph.decomposition.server import _Server
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.io.structures import from_ase
 from mdgraph.neighbors import NeighborList
@@ -52,7 +49,7 @@ def test_lists_of_followers_grow_where_the_cell_outgrows_their_plan() -> None:
     start = State([system], "cpu")
     planes = grid.planes(start.positions, start.cell, start.pbc)
     given = [NeighborList(start, cutoff, 0.3) for cutoff in whole.cutoffs]
-    reference = _Reference.of(evaluator, start, given, planes)
+    reference = SystemReference.of(evaluator, start, given, planes)
     state = reference.state(torch.device("cpu"), torch.float64)
     lists = reference.lists(state, whole.cutoffs, grid.brick(0, planes))
     divided = DividedSystem(1, state, lists, evaluator, planes)
@@ -87,7 +84,7 @@ def test_evaluators_are_dropped_on_all_ranks() -> None:
     server = _Server(exchange)  # type: ignore[arg-type]
     whole = FusedTensorNet(potential, "double", "cpu")
     evaluator = DecomposedEvaluator(whole, 4, grid, exchange)
-    number, part = evaluator.number, _Part(potential, whole.precision, "cpu", 4, grid)
+    number, part = evaluator.number, EvaluatorPart(potential, whole.precision, "cpu", 4, grid)
     exchange.leads = False
     server._do(CallMessage(Call.ADD, number, part))
     assert [*server._evaluators] == [number]

@@ -123,7 +123,7 @@ def test_domains_side_by_side_have_the_bits_of_one_after_the_other(
 ) -> None:
     states = []
     for rows in (0, 1_000_000):
-        monkeypatch.setattr("mdgraph.decomposition.evaluator._SMALL", rows)
+        monkeypatch.setattr("mdgraph.decomposition.divided_system._SMALL", rows)
         states.append(whole_and_divided("water-pbe0", water(), (3, 1, 1), "mixed", device)[1])
     for name in ("energies", "forces", "virial"):
         assert torch.equal(getattr(states[0], name), getattr(states[1], name))

@@ -1,0 +1,326 @@
+"""DividedSystem: what a process has of a system that is divided among domains."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from mdgraph.decomposition.division import Division
+from mdgraph.decomposition.exchange import MessageLink, ProcessExchange
+from mdgraph.decomposition.own_atoms import OwnAtoms
+from mdgraph.decomposition.own_rows import operations
+from mdgraph.decomposition.subdomain import Subdomain
+from mdgraph.gpu.launch import Branch
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
+
+if TYPE_CHECKING:
+    from mdgraph.decomposition.evaluator import DecomposedEvaluator
+
+
+_SMALL: Final = 16_000
+"""Rows of a domain up to which two of a process are evaluated side by side: of 12,000 atoms each
+they take 4 % less on an H200 than one after the other, of 24,600 3 % more, as each takes what the
+other has in the cache."""
+
+
+class DividedSystem:
+    """What a process has of a divided system: its domains, and what goes between processes.
+
+    Attributes:
+        number: of the system, in calls of other ranks.
+        lists: of it.
+        grid: the bricks.
+        planes: (P,) T, between the bricks; they stay where they were at the start.
+        margin: A, see OwnAtoms.
+        stale: whether buffers are too small.
+        cuts: how often buffers were made.
+        needed: () float64, A, largest margin that any rank needed.
+        outgrown: () bool, whether buffers of any rank were too small since `divide_`; of rank 0.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        state: State,
+        lists: Sequence[NeighborList],
+        evaluator: "DecomposedEvaluator",
+        planes: Tensor,
+    ) -> None:
+        """Divides nothing yet.
+
+        Args:
+            number: see above.
+            state: of the whole system, which other ranks have without velocities.
+            lists: of it.
+            evaluator: of it.
+            planes: between the bricks.
+        """
+        self.number, self.planes, self.stale = number, planes, True
+        self.margin, self.needed = evaluator.margin, state.energy.new_zeros(())
+        self.cuts = 0
+        self._own: OwnAtoms | None = None
+        self._adds_up, self._zeroes = True, True
+        self._constant = state.energies.new_zeros(0)
+        self._operations = operations(state.device)
+        self._state = ref(state)
+        self.lists, self._whole = list(lists), evaluator.whole
+        self._exchange, self.grid = evaluator.exchange, evaluator.grid
+        self._beside = Branch(state.device, "domains")
+        if not self._exchange.alone:
+            (domain,) = self._exchange.numbers
+            for item in lists:
+                item.limit_(self.grid.brick(domain, planes, self.margin))
+        # Replaced whenever buffers are; kept, as an address would be that of later buffers too.
+        self._offsets = [item.offsets for item in lists]
+        self._division: Division | None = None
+        self.outgrown = torch.zeros((), dtype=torch.bool, device=state.device)
+
+    @property
+    def domains(self) -> Sequence[Subdomain]:
+        """Those of this process; empty before `divide_`."""
+        return () if self._division is None else self._division.domains
+
+    def serves(self, lists: Sequence[NeighborList]) -> bool:
+        """Whether these are its lists, in the buffers that they had."""
+        return all(own is item.offsets for own, item in zip(self._offsets, lists, strict=True))
+
+    def _inputs(self, state: State) -> list[Tensor]:
+        """What other ranks need for an evaluation, all in the dtype of the state.
+
+        Positions, cell, charge and planes, then reference positions and cell of each list.
+        """
+        references = [(item.reference_positions, item.reference_cell) for item in self.lists]
+        own = [state.positions, state.cell, state.charge, self.planes]
+        return [*own, *itertools.chain(*references)]
+
+    def divide_(self) -> None:
+        """Makes buffers with room for the atoms as they are; all ranks call it together. Syncs."""
+        state = self._whole_state()
+        self._share_(state)
+        if not self._exchange.leads:
+            # Their plans know nothing of what lists of rank 0 had met before they were sent.
+            for item in self.lists:
+                if not item.status().complete:
+                    item.grow()
+        self._division = Division(
+            self._exchange.numbers,
+            self.grid,
+            self.planes,
+            state,
+            self.lists,
+            self._whole.rounding,
+            before=self._division,
+            agree_=None if self._exchange.alone else self._exchange.agree_,
+        )
+        self._link = self._exchange.link(self._division.domains)
+        self.outgrown.zero_()
+        self.needed.zero_()
+        if not self._exchange.alone:
+            self._constant = self._whole.constant_energies(state)
+        self.stale = False
+        self.cuts += 1
+
+    def take_planes_(self, planes: Tensor) -> Tensor:
+        """Takes planes (P,) of rank 0, where they are others; () bool. Does not sync on CUDA."""
+        moved = (planes != self.planes).any()
+        if self._division is not None and len(planes):
+            self._division.replace_planes_(planes)
+        else:
+            self.planes.copy_(planes)
+        return moved
+
+    @contextmanager
+    def steps(self, own: OwnAtoms, *, adds_up: bool, zeroes: bool) -> Iterator[None]:
+        """Within it each rank evaluates its own atoms, from positions that it has.
+
+        All ranks enter it together. Does not sync on CUDA.
+
+        Args:
+            own: assigned by the positions of the moment.
+            adds_up: whether each evaluation adds up energy and virial; else `settle_` does.
+            zeroes: whether each evaluation writes zeros for atoms of others.
+        """
+        assert self._division is not None
+        self._division.give_(own.owner)
+        self._own, self._adds_up, self._zeroes = own, adds_up, zeroes
+        try:
+            yield
+        finally:
+            self._own = None
+            self._division.give_(None)
+
+    @property
+    def ranks(self) -> ProcessExchange:
+        """The exchange between processes, of which there are several."""
+        assert isinstance(self._exchange, ProcessExchange)
+        return self._exchange
+
+    @property
+    def takes_steps(self) -> bool:
+        """Whether it is within `steps`."""
+        return self._own is not None
+
+    def evaluate_own_(self) -> None:
+        """Evaluates within `steps`; all ranks call it together.
+
+        Static shapes; does not sync on CUDA. Energies and forces of own atoms are written into
+        the state; energy and virial are those of own atoms until they are added up.
+        """
+        state, division = self._whole_state(), self._division
+        assert division is not None
+        assert self._own is not None
+        with torch.no_grad():
+            self._join()
+            division.update_()
+            (domain,) = division.domains
+            self._exchange_features(division.domains)
+            assert isinstance(self._link, MessageLink)
+            self._link.give_back_(domain.result.forces)
+            if self._zeroes:
+                state.forces.zero_()
+                state.energies.zero_()
+            atoms, used = self._own.atoms, self._own.used
+            self._operations.take_(atoms, used, domain.place, domain.result, self._constant, state)
+            if self._adds_up:
+                self._add_up_([state.energy, state.virial])
+
+    def settle_(self, sums: Sequence[Tensor]) -> None:
+        """Adds up sums over own atoms at the end of `steps`, and what has outgrown its buffers.
+
+        Static shapes; does not sync on CUDA. All ranks call it together.
+        """
+        assert self._division is not None
+        assert self._own is not None
+        outgrown = self._overflowed(self._division) | self._own.outgrown()
+        flags = self._add_up_(sums, [outgrown.double()[None], self._own.start.needed.amax()[None]])
+        torch.maximum(self.needed, flags[:, 1].amax(), out=self.needed)
+        self.outgrown.logical_or_((flags[:, 0] != 0).any() | (self.needed > self.margin))
+
+    def _add_up_(self, sums: Sequence[Tensor], flags: Sequence[Tensor] = ()) -> Tensor:
+        """Adds up sums in the order of the ranks, and returns the flags (P, F) of all ranks."""
+        found = self.ranks.gather(torch.cat([*(value.flatten() for value in sums), *flags]))
+        sizes = [value.numel() for value in sums]
+        parts = found[:, : sum(sizes)].sum(0).split(sizes)
+        for value, part in zip(sums, parts, strict=True):
+            value.copy_(part.view_as(value))
+        return found[:, sum(sizes) :]
+
+    def _exchange_features(self, domains: Sequence[Subdomain]) -> None:
+        """Evaluates domains of this process, with features of the others."""
+        for number, features in enumerate(self._stages(domains)):
+            if number % 2 == 0:
+                self._link.begin_(features)
+            else:
+                self._link.end_()
+
+    def evaluate_(self) -> Tensor:
+        """Evaluates the domains of this process; all ranks call it together.
+
+        Static shapes; does not sync on CUDA. On rank 0 results are written into the state.
+
+        Returns:
+            (4N + 10,) float64: what was found here of forces, energies, virial, and whether
+            buffers are too small; on rank 0 of all ranks.
+        """
+        state, division = self._whole_state(), self._division
+        assert division is not None
+        with torch.no_grad():
+            self._share_(state)
+            division.update_()
+            domains = division.domains
+            self._exchange_features(domains)
+            atoms = len(state.numbers)
+            found = state.energies.new_zeros(4 * atoms + 10)
+            forces, energies, virial, outgrown = found.split([3 * atoms, atoms, 9, 1])
+            virials = virial.new_zeros(9, atoms)
+            for domain in domains:
+                domain.add_to_(forces.view(atoms, 3), energies, virials)
+            # Over atoms, not rows, whose number would change the bits.
+            torch.sum(virials, 1, out=virial)
+            outgrown.copy_(self._overflowed(division))
+            self._exchange.sum_(found)
+            if not self._exchange.leads:
+                return found
+            self.outgrown.logical_or_(outgrown[0] != 0)
+            state.forces.copy_(forces.view(atoms, 3))
+            torch.add(energies, self._whole.constant_energies(state), out=state.energies)
+            state.energy.copy_(state.energies.sum(0, keepdim=True))
+            state.virial.copy_(virial.view(1, 3, 3))
+        return found
+
+    def _whole_state(self) -> State:
+        state = self._state()
+        assert state is not None
+        return state
+
+    def _share_(self, state: State) -> None:
+        """Brings state and lists of other ranks up to date with those of rank 0."""
+        if self._exchange.alone:
+            self._join()
+            return
+        own = self._inputs(state)
+        shared = torch.cat([value.flatten() for value in own])
+        wait = self._exchange.share_(shared)
+        if self._exchange.leads:
+            self._join()  # searches meanwhile
+            wait()
+            return
+        wait()
+        parts = shared.split([value.numel() for value in own])
+        positions, cell, charge, planes, *references = (
+            part.view_as(value) for part, value in zip(parts, own, strict=True)
+        )
+        state.positions.copy_(positions)
+        state.cell.copy_(cell)
+        state.charge.copy_(charge)
+        moved = self.take_planes_(planes)
+        for item, place, vectors in zip(self.lists, references[::2], references[1::2], strict=True):
+            item.follow_(place, vectors, moved)
+
+    def leave(self) -> None:
+        """Lets the lists have rows of all atoms again; reads the device."""
+        for item in self.lists:
+            item.limit_(None)
+
+    def _join(self) -> None:
+        for item in self.lists:
+            item.join()
+
+    def _overflowed(self, division: Division) -> Tensor:
+        """() bool, of this process; lists of rank 0 have a check of their own."""
+        flag = division.outgrown()
+        if not self._exchange.leads:
+            for item in self.lists:
+                flag = flag | item.overflowed()
+        return flag
+
+    def _stages(self, domains: Sequence[Subdomain]) -> Iterator[Sequence[Tensor]]:
+        """Features of all domains at each stage, see `DividedNetwork`.
+
+        Every second small domain of a process is evaluated on a stream of its own: a kernel of a
+        part of the atoms ends with multiprocessors that have nothing to do, and kernels of another
+        domain fill them.
+        """
+        stages = [self._stages_of(domain) for domain in domains]
+        features: list[Any] = [None] * len(stages)
+        beside = len(stages) > 1 and max(one.capacity.owned for one in domains) <= _SMALL
+        step = 2 if beside else 1
+        while True:
+            if beside:
+                with self._beside.fork():
+                    features[1::2] = [next(one, None) for one in stages[1::2]]
+            features[::step] = [next(one, None) for one in stages[::step]]
+            self._beside.join()
+            if features[0] is None:
+                return
+            yield features
+
+    def _stages_of(self, domain: Subdomain) -> Iterator[Tensor]:
+        domain.load_(self._whole_state())
+        owned = domain.capacity.owned
+        yield from self._whole.domain_stages_(domain.state, domain.lists, domain.result, owned)

@@ -1,0 +1,131 @@
+"""What rank 0 sends so that other ranks make the same evaluators, systems and lists."""
+
+import itertools
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mdgraph.decomposition.bricks import BrickGrid
+from mdgraph.models import TensorNetPotential
+from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.torch_builder import Brick
+from mdgraph.precision import Precision
+from mdgraph.state import State
+from mdgraph.system import System
+
+if TYPE_CHECKING:
+    from mdgraph.decomposition.evaluator import DecomposedEvaluator
+
+_NUMBERS: Final = itertools.count(1)
+"""Numbers of evaluators, systems, states and lists, in calls of other ranks."""
+
+_NUMBERED: Final[WeakKeyDictionary[Any, tuple[int, object]]] = WeakKeyDictionary()
+
+
+def number_of(thing: State | NeighborList, version: object = None) -> int:
+    """The number of a state or a list, another one for another version of it."""
+    number, known = _NUMBERED.get(thing, (0, None))
+    if not number or known is not version:
+        number = next(_NUMBERS)
+        _NUMBERED[thing] = number, version
+    return number
+
+
+def new_number() -> int:
+    """A number for what ranks have together."""
+    return next(_NUMBERS)
+
+
+@dataclass(frozen=True)
+class SystemReference:
+    """What another rank needs to make the same lists, on the host.
+
+    Attributes:
+        evaluator: its number.
+        system: number of the state, of which evaluators have one together.
+        list_numbers: of the lists, likewise.
+        numbers, pbc: of the system.
+        positions, cell: that the lists were built from, as the state has them.
+        skins: A, of each list.
+        capacities: slots a row, of each list.
+        planes: between the bricks.
+        margin: A, see OwnAtoms.
+    """
+
+    evaluator: int
+    system: int
+    list_numbers: tuple[int, ...]
+    numbers: Any
+    pbc: Any
+    positions: Any
+    cell: Any
+    skins: tuple[float, ...]
+    capacities: tuple[int, ...]
+    planes: Any
+    margin: float
+
+    @classmethod
+    def of(
+        cls,
+        evaluator: "DecomposedEvaluator",
+        state: State,
+        lists: Sequence[NeighborList],
+        planes: Tensor,
+    ) -> "SystemReference":
+        """That of a state and its lists; syncs."""
+        first = lists[0]
+        return cls(
+            evaluator.number,
+            number_of(state),
+            tuple(number_of(item, item.offsets) for item in lists),
+            state.numbers.cpu().numpy(),
+            state.pbc[0].cpu().numpy(),
+            first.reference_positions.cpu().numpy(),
+            first.reference_cell.cpu().numpy(),
+            tuple(item.skin for item in lists),
+            tuple(item.capacity for item in lists),
+            planes.cpu().numpy(),
+            evaluator.margin,
+        )
+
+    def state(self, device: torch.device, dtype: torch.dtype) -> State:
+        """A state at the reference."""
+        system = System(self.numbers, self.positions.astype(np.float64), self.cell[0], self.pbc)
+        state = State([system], device, dtype)
+        state.positions.copy_(torch.from_numpy(self.positions))
+        return state
+
+    def lists(
+        self,
+        state: State,
+        cutoffs: Sequence[float],
+        brick: Brick,
+        known: MutableMapping[int, NeighborList] | None = None,
+    ) -> list[NeighborList]:
+        """Lists of such a state, one for each cutoff, with rows for a brick; known ones again."""
+        known = {} if known is None else known
+        found = []
+        limits = zip(self.list_numbers, cutoffs, self.skins, self.capacities, strict=True)
+        for number, cutoff, skin, capacity in limits:
+            item = known.get(number)
+            if item is None:
+                item = NeighborList(state, cutoff, skin, capacity, brick=brick)
+                known[number] = item
+            found.append(item)
+        return found
+
+
+@dataclass(frozen=True)
+class EvaluatorPart:
+    """What another rank needs to make the same evaluator; see DecomposedEvaluator."""
+
+    potential: TensorNetPotential
+    precision: Precision
+    device_type: str
+    atoms: int
+    grid: BrickGrid
