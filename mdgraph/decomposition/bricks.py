@@ -158,8 +158,11 @@ class BrickGrid:
             pbc: (1, 3) bool.
             planes: (P,) from `planes`.
         """
-        fractional = _fractional(positions, cell, pbc)
-        owner = torch.zeros(len(positions), dtype=torch.int64, device=positions.device)
+        return self.owners_at(_fractional(positions, cell, pbc), planes)
+
+    def owners_at(self, fractional: Tensor, planes: Tensor) -> Tensor:
+        """The same from wrapped fractional coordinates (N, 3) in the complete cell."""
+        owner = torch.zeros(len(fractional), dtype=torch.int64, device=fractional.device)
         groups, begin = 1, 0
         for axis, number in enumerate(self.shape):
             if number > 1:

@@ -8,7 +8,7 @@ with a wider margin, as after any overflow. So no atom is handed over, and all s
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +20,7 @@ from mdgraph.decomposition.bricks import BrickGrid
 from mdgraph.decomposition.exchange import ProcessExchange
 from mdgraph.decomposition.own_rows import BLOCK, MarginStart, operations, sum_of_rows
 from mdgraph.neighbors import NeighborList
-from mdgraph.neighbors.geometry import Lattice, fractional_coordinates
+from mdgraph.neighbors.geometry import complete_cell, fractional_coordinates, inverse
 from mdgraph.state import State
 
 MARGIN: Final = 3.0
@@ -155,38 +155,39 @@ class OwnAtoms:
 
         Syncs.
         """
-        owner, fractional, near = self._places()
-        count = len(self._grid)
+        self._locate_()
+        owner, count = self._owner_of_all(), len(self._grid)
         table = torch.stack(
-            [owner[near(other, fractional)].bincount(minlength=count) for other in range(count)], 1
+            [owner[self._near(other)].bincount(minlength=count) for other in range(count)], 1
         )
         table.fill_diagonal_(0)
         return (table + torch.diag(owner.bincount(minlength=count))).cpu()
 
-    def _places(self) -> tuple[Tensor, Tensor, Callable[[int, Tensor], Tensor]]:
-        """Owners (N,) and coordinates in cells (N, 3) of all atoms, and which a rank may need.
-
-        The last is a function of the rank's number and of coordinates (n, 3), to (n,) bool.
-        """
+    def _locate_(self) -> None:
+        """Finds coordinates of all atoms in cells, wrapped and by how much; does not sync."""
         state = self._state
-        lattice = Lattice.of(state.cell, state.pbc, 0.0)
-        fractional, _ = fractional_coordinates(
-            state.positions, lattice.inverse, state.pbc, state.grouping.index
+        completed = complete_cell(state.cell.double(), state.pbc)
+        self._lattice = completed, inverse(completed)
+        self._wrapped, self._turns = fractional_coordinates(
+            state.positions.double(), self._lattice[1], state.pbc, state.grouping.index
         )
-        owner = self._grid.owners(state.positions, state.cell, state.pbc, self._planes)
 
-        def near(rank: int, places: Tensor) -> Tensor:
-            brick = self._grid.brick(rank, self._planes, self.margin)
-            return brick.is_near(places, lattice, state.pbc, self._reach)
+    def _owner_of_all(self) -> Tensor:
+        return self._grid.owners_at(self._wrapped, self._planes)
 
-        return owner, fractional, near
+    def _near(self, rank: int, atoms: Tensor | None = None) -> Tensor:
+        """(n,) bool, which of all atoms, or of some (n,) int64, a rank may need."""
+        places = self._wrapped if atoms is None else self._wrapped.index_select(0, atoms)
+        brick = self._grid.brick(rank, self._planes, self.margin)
+        return brick.is_near(places, self._lattice[1], self._state.pbc, self._reach)
 
     def assign_(self) -> None:
         """Gives atoms to ranks by the positions of the state, the same on all ranks.
 
         Static shapes; does not sync on CUDA.
         """
-        owner, fractional, near = self._places()
+        self._locate_()
+        owner = self._owner_of_all()
         self.owner.copy_(owner)
         rank, everyone = self._rank, torch.arange(len(owner), device=owner.device)
         own = owner == rank
@@ -194,12 +195,12 @@ class OwnAtoms:
         count = _packed_(self.atoms, own, everyone, first)
         torch.lt(self._rows, count, out=self.used)
         torch.mul(self._rows, self.used, out=self.kept)
-        here, sent = fractional[self.atoms], torch.zeros_like(self._most[1 : 1 + len(self._grid)])
+        sent = torch.zeros_like(self._most[1 : 1 + len(self._grid)])
         for other in range(len(self._grid)):
             if other != rank:
-                chosen = self.used & near(other, here)
+                chosen = self.used & self._near(other, self.atoms)
                 sent[other] = _packed_(self._send.get(other), chosen, self._rows, first * 0)
-        near_here = near(rank, fractional) & ~own
+        near_here = self._near(rank) & ~own
         received = torch.zeros_like(sent).index_add_(0, owner, near_here.to(sent.dtype))
         for other, atoms in self._receive.items():
             theirs = owner == other
@@ -216,9 +217,13 @@ class OwnAtoms:
         """
         return (self._most > self._sizes).any() | (self._fewest == 0)
 
-    def begin_(self, own: State) -> None:
-        """Takes note of where own atoms, C rows, lie at the start of a stretch; does not sync."""
-        self.start.begin_(own.positions, self._state.positions, own.cell)
+    def begin_(self) -> None:
+        """Takes note of where atoms lay when they were assigned, at the start of a stretch.
+
+        Does not sync.
+        """
+        self.start.begin_(self.atoms, self._wrapped + self._turns, *self._lattice)
+        del self._wrapped, self._turns
 
     def bring_(self, own: State, lists: Sequence[NeighborList]) -> None:
         """Brings positions of the state up to date, of own atoms and of others' near them.
@@ -245,6 +250,10 @@ class OwnAtoms:
         rows.unpack_(found, self._found, state.positions, self._flags)
         if not self._all_near:
             self.exchange.raise_(self._flags)
+
+    def take_(self, values: Tensor, own: Tensor) -> None:
+        """Writes what all atoms (N, 3) have into rows (C, 3); static shapes, does not sync."""
+        self._operations.gather_(values, self.atoms, own)
 
     @contextmanager
     def deciding(self) -> Iterator[None]:

@@ -114,7 +114,7 @@ def pack_kernel(source, entries, flags, message, count, BLOCK: tl.constexpr):
     Buffers and numbers:
         source: (C, 3).
         entries: (n,) int64, rows; -1 - k for flag k.
-        flags: (L, 4) int32, of which the first counts; not read without such entries.
+        flags: (L, 4) int32, of which the first counts; anything without such entries.
         message: (n, 3), written.
         count: n.
     """
@@ -206,6 +206,10 @@ def programs(rows: int) -> int:
 
 class KernelRows:
     """By the kernels above; see TorchRows."""
+
+    def gather_(self, source: Tensor, rows: Tensor, target: Tensor) -> None:
+        """See TorchRows."""
+        self.pack_(source, rows, rows, target)
 
     def put_(
         self, own: Tensor, atoms: Tensor, used: Tensor, state: State, start: MarginStart

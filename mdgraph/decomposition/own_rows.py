@@ -45,7 +45,7 @@ class MarginStart:
         self.reach, self.cut, self.cell_varies = reach, tuple(cut), cell_varies
         self.pbc = state.pbc[0].contiguous()
         float64: dict[str, Any] = {"dtype": torch.float64, "device": state.device}
-        self.values = torch.zeros(16, **float64)
+        self.values = torch.full((16,), reach, **float64)
         self.places = torch.zeros(rows, 3, **float64)
         programs = 1
         if step_kernels_on(state.device):
@@ -54,18 +54,22 @@ class MarginStart:
             programs = own_kernels.programs(rows)
         self.needed = torch.zeros(programs, **float64)
 
-    def begin_(self, own: Tensor, positions: Tensor, cell: Tensor) -> None:
-        """Takes note of where own atoms (C, 3) lie, and of all positions (N, 3); does not sync."""
+    def begin_(self, atoms: Tensor, places: Tensor, cell: Tensor, inverse_cell: Tensor) -> None:
+        """Takes note of where atoms lie; does not sync.
+
+        Args:
+            atoms: (C,) int64, own ones.
+            places: (N, 3) float64, coordinates of all in cells, unwrapped.
+            cell: (1, 3, 3) float64, A, the complete cell.
+            inverse_cell: its inverse.
+        """
         self.needed.zero_()
-        completed = complete_cell(cell.double(), self.pbc[None])
-        inverted = inverse(completed)
-        torch.matmul(own.double(), inverted[0], out=self.places)
-        parts = self.values.split([9, 3, 3, 1])
-        farthest = (positions.double() @ inverted[0]).abs().amax(0)
-        new = completed.flatten(), heights(inverted)[0], farthest
-        for part, value in zip(parts, new, strict=False):
-            part.copy_(value)
-        parts[-1].fill_(self.reach)
+        torch.index_select(places, 0, atoms, out=self.places)
+        first, begun_heights, farthest, _ = self.values.split([9, 3, 3, 1])
+        first.copy_(cell.flatten())
+        begun_heights.copy_(heights(inverse_cell)[0])
+        if self.cell_varies:
+            farthest.copy_(places.abs().amax(0))
 
     def measure_(self, own: Tensor, used: Tensor, cell: Tensor) -> None:
         """Raises the margin to what own atoms (C, 3), those in use, need; does not sync."""
@@ -85,6 +89,10 @@ class MarginStart:
 
 class RowOperations(Protocol):
     """Static shapes; none syncs on CUDA. `TorchRows` says what they do."""
+
+    def gather_(self, source: Tensor, rows: Tensor, target: Tensor) -> None:
+        """See TorchRows."""
+        ...
 
     def put_(
         self, own: Tensor, atoms: Tensor, used: Tensor, state: State, start: MarginStart
@@ -115,6 +123,10 @@ class RowOperations(Protocol):
 
 class TorchRows:
     """By torch."""
+
+    def gather_(self, source: Tensor, rows: Tensor, target: Tensor) -> None:
+        """Writes rows (n,) int64 of a source (N, 3) into a target (n, 3)."""
+        torch.index_select(source, 0, rows, out=target)
 
     def put_(
         self, own: Tensor, atoms: Tensor, used: Tensor, state: State, start: MarginStart

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mdgraph.decomposition.own_rows import operations
 from mdgraph.fused.backend import NetworkResult
 from mdgraph.neighbors import NeighborList, StoredRows
 from mdgraph.state import BatchCapacity, State
@@ -166,6 +167,7 @@ class Subdomain:
         """
         rows, device = capacity.rows, system.device
         self.number, self.capacity = number, capacity
+        self._operations = operations(device)
         self.source = torch.arange(rows, device=device).remainder_(len(system.numbers))
         self.is_used = torch.zeros(rows, dtype=torch.bool, device=device)
         self.place = torch.zeros(len(system.numbers), dtype=torch.int32, device=device)
@@ -197,7 +199,7 @@ class Subdomain:
 
     def load_(self, state: State) -> None:
         """Copies positions of the system; does not sync."""
-        torch.index_select(state.positions, 0, self.source, out=self.state.positions)
+        self._operations.gather_(state.positions, self.source, self.state.positions)
 
     def add_to_(self, forces: Tensor, energies: Tensor, virials: Tensor) -> None:
         """Adds what its pairs gave; does not sync.

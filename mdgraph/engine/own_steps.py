@@ -297,11 +297,11 @@ class OwnSteps:
                 changed |= one.take_planes_(value)
             for item, reference in zip(self._calculation.lists, references, strict=True):
                 item.follow_(*reference, changed)
-        values = shared.values()
-        for value, new in zip(replicated, values, strict=False):
-            value.copy_(new)
-        new_tensors = zip(given, values[len(replicated) :], strict=True)
-        own.restore(own.tensors() | dict(new_tensors))
+            values = shared.values()
+            for value, new in zip(replicated, values, strict=False):
+                value.copy_(new)
+            given = dict(zip(given, values[len(replicated) :], strict=True))
+        own.restore(own.tensors() | given)
         return integrator_by_atom
 
     def _evaluator_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -329,7 +329,7 @@ class OwnSteps:
         # Of others they stay zero, unless something on rank 0 pulls these.
         region.forces.zero_()
         region.energies.zero_()
-        atoms.begin_(own)
+        atoms.begin_()
 
     def _update_(self, update_: Callable[[], None], lists: Sequence[NeighborList]) -> None:
         """Brings the forces on own atoms up to date; static shapes, does not sync on CUDA.
@@ -345,7 +345,7 @@ class OwnSteps:
         update_()
         if self._pulls is not None:
             self._add_pulls_(self._pulls)
-        torch.index_select(region.forces, 0, atoms.atoms, out=own.forces)
+        atoms.take_(region.forces, own.forces)
 
     @property
     def _adds_up(self) -> bool:

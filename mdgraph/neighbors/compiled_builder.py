@@ -184,7 +184,7 @@ class CompiledBuilder(TorchBuilder):
         row = torch.arange(group.atoms, dtype=torch.int32)
         if limit_to is not None:
             lattice = Lattice.of(cell, task.pbc, task.range) if task.cell_varies else task.lattice
-            near = limit_to.brick.is_near(frame.fractional, lattice, task.pbc, task.range)
+            near = limit_to.brick.is_near(frame.fractional, lattice.inverse, task.pbc, task.range)
             rank = near.cumsum(0) - 1
             counters.sticky[3].clamp_(min=near.sum())
             row = limit_to.row.copy_(torch.where(near & (rank < len(rows.index)), rank, -1))

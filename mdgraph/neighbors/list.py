@@ -449,7 +449,8 @@ class NeighborList:
         )
         # Steps that come after an overflow are repeated, and may have led anywhere.
         met = min(int(self.sticky()[3]), 2 * self._row_room)
-        found = max(int(brick.is_near(fractional, lattice, self.pbc, self._range).sum()), met)
+        near = brick.is_near(fractional, lattice.inverse, self.pbc, self._range)
+        found = max(int(near.sum()), met)
         if found <= self._row_room:
             return self._row_room
         more = math.ceil(_MORE_ROWS * (found + 40.0 * found**0.5))

@@ -102,23 +102,29 @@ class Brick:
     ends: tuple[tuple[int | None, int | None], ...]
     margin: float = 0.0
 
-    def is_near(self, fractional: Tensor, lattice: Lattice, pbc: Tensor, reach: float) -> Tensor:
+    def is_near(
+        self, fractional: Tensor, inverse_cell: Tensor, pbc: Tensor, reach: float
+    ) -> Tensor:
         """(N,) bool, which atoms may be within a range of its atoms; does not sync.
 
         Args:
             fractional: (N, 3), wrapped along periodic directions.
-            lattice: of the one cell.
+            inverse_cell: (1, 3, 3) 1/A, of the complete cell.
             pbc: (1, 3) bool.
             reach: A, along each cell vector.
         """
         reach += self.margin
         near = torch.ones_like(fractional[:, 0], dtype=torch.bool)
         # A little more than the range, as rounding may put atoms elsewhere.
-        more = _MORE * reach * torch.linalg.vector_norm(lattice.inverse[0], dim=0)
+        more = _MORE * reach * torch.linalg.vector_norm(inverse_cell[0], dim=0)
         for axis, (low, high) in enumerate(self.ends):
+            if low is None and high is None:
+                continue
             value, periodic = fractional[:, axis], pbc[0, axis]
-            start = value.new_tensor(0.0).masked_fill_(~periodic, -torch.inf)
-            end = value.new_tensor(1.0).masked_fill_(~periodic, torch.inf)
+            start, end = (
+                torch.where(periodic, 0.0, -torch.inf),
+                torch.where(periodic, 1.0, torch.inf),
+            )
             below = (start if low is None else self.planes[low]) - more[axis]
             above = (end if high is None else self.planes[high]) + more[axis]
             outside = (value < below) | (value > above)  # false for what is not a number

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from mdgraph.decomposition.own_rows import BLOCK, MarginStart, RowOperations, TorchRows
 from mdgraph.fused.backend import NetworkResult
 from mdgraph.gpu.launch import HAS_TRITON
+from mdgraph.neighbors.geometry import complete_cell, inverse
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -65,7 +66,9 @@ def test_positions_of_own_atoms_and_the_margin_that_they_need(
         start = MarginStart(state, ROWS, 5.5, (True, False, True), cell_varies=cell_varies)
         start.needed = torch.zeros(programs(ROWS), dtype=torch.float64, device=DEVICE)
         own = state.positions[atoms].clone()
-        start.begin_(own, state.positions, state.cell)
+        completed = complete_cell(state.cell.double(), state.pbc)
+        places = state.positions.double() @ inverse(completed)[0]
+        start.begin_(atoms, places, completed, inverse(completed))
         seen = []
         for step in range(3):
             moved = torch.rand(ROWS, 3, generator=torch.Generator().manual_seed(step)) - 0.5
@@ -100,6 +103,9 @@ def test_messages_hold_rows_and_flags(dtype: torch.dtype) -> None:
             message = source.new_empty(len(entries), 3)
             rows.pack_(source, entries, sent, message)
             rows.unpack_(message, written, target, met)
+            own = target.new_empty(150, 3)
+            rows.gather_(source, entries[:150], own)
+            assert torch.equal(own, target[:150])
             found.append((target, met))
         for one, other in zip(*found, strict=True):
             assert torch.equal(one, other)
