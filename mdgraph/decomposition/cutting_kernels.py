@@ -1,9 +1,10 @@
 """KernelCutter: cuts domains with Triton kernels that return at once if no cut is due.
 
 Launched one after the other: whether a cut is due, the owner of each atom, the domains that each
-atom has neighbors in; then for each domain its atoms in their rows, what it sends and the order of
-its rows, and the rows of each list. Kernels that go through all atoms have one program for each
-region, so ranks of atoms within a region need no atomics and no second pass.
+atom has neighbors in; then for each domain its atoms in their rows, what it sends, and for each
+list the order of rows and the rows. Kernels that put atoms into regions have one program for each,
+so ranks of atoms within a region need no atomics and no second pass; the order of rows, which is
+one of all atoms, takes a pass that counts and one that writes.
 """
 
 from collections.abc import Sequence
@@ -29,6 +30,9 @@ BLOCK: Final = 128
 
 _SCAN: Final = 4096
 """Atoms that a program of a region looks at together."""
+
+_ORDERED: Final = 2048
+"""Atoms that a program of their order looks at together."""
 
 _BITS: Final = 31
 """Domains a word of a mask."""
@@ -298,14 +302,75 @@ def _is_boundary(neighbors, atom, number, mask, BITS: tl.constexpr, WORDS: tl.co
     return found
 
 
+@triton.jit
+def _parts_of_order(
+    owner, neighbors, is_used, listed, place, atoms, owned, number, BITS: tl.constexpr,
+    WORDS: tl.constexpr,
+):  # fmt: skip
+    """The atoms at places of a list's order, and whether they are own ones far from others.
+
+    And whether own rows of these numbers hold no atom, and whether the atoms are own ones near.
+    """
+    inside = place < atoms
+    atom = tl.load(listed + place, mask=inside, other=0)
+    own = inside & (tl.load(owner + atom, mask=inside, other=-1) == number)
+    near = own & _is_boundary(neighbors, atom, number, own, BITS, WORDS)
+    is_row = place < owned
+    free = is_row & (tl.load(is_used + place, mask=is_row, other=1).to(tl.int32) == 0)
+    return atom, own & ~near, free, near
+
+
+@kernel
+def count_kernel(
+    due,
+    owner,
+    neighbors,
+    is_used,
+    listed,
+    counts,
+    atoms,
+    owned,
+    number,
+    BITS: tl.constexpr,
+    WORDS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """How many of a block there are of each part that `order_kernel` puts in order.
+
+    Buffers and numbers:
+        counts: (3, blocks) int32, written.
+        Others: as there.
+    """
+    if tl.load(due) == 0:
+        return
+    block, blocks = tl.program_id(0), tl.num_programs(0)
+    place = block * BLOCK + tl.arange(0, BLOCK)
+    _, far, free, near = _parts_of_order(
+        owner, neighbors, is_used, listed, place, atoms, owned, number, BITS, WORDS
+    )
+    tl.store(counts + block, tl.sum(far.to(tl.int32), 0))
+    tl.store(counts + blocks + block, tl.sum(free.to(tl.int32), 0))
+    tl.store(counts + 2 * blocks + block, tl.sum(near.to(tl.int32), 0))
+
+
+@triton.jit
+def _ranks(member, counts, block, blocks, BLOCKS: tl.constexpr):
+    """Ranks of members of a block among all, and the number of all, by the counts of blocks."""
+    other = tl.arange(0, BLOCKS)
+    found = tl.load(counts + other, mask=other < blocks, other=0)
+    before = tl.sum(tl.where(other < block, found, 0), 0)
+    return before + tl.cumsum(member.to(tl.int32), 0) - 1, tl.sum(found, 0)
+
+
 @kernel
 def order_kernel(
     due,
     owner,
     neighbors,
-    place,
     is_used,
     listed,
+    counts,
+    place_of,
     order,
     most,
     atoms,
@@ -314,49 +379,40 @@ def order_kernel(
     BITS: tl.constexpr,
     WORDS: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):
     """Own rows in the order of a list: without neighbors in others, without an atom, the rest.
 
     Buffers and numbers:
-        due, owner, neighbors, place, is_used, atoms, number, BLOCK: as above.
+        due, owner, neighbors, is_used, atoms, number, BLOCK: as above.
         listed: (N,) int32, order of the list.
+        counts: (3, blocks) int32, of `count_kernel`.
+        place_of: (N,) int32, `place` as above.
         order: (owned,) int32, written.
         most: (1,) int32, raised to the number of atoms with neighbors in other domains.
         owned: rows of own atoms.
+        BLOCKS: a power of two, at least the number of blocks.
     """
     if tl.load(due) == 0:
         return
-    lane = tl.arange(0, BLOCK)
-    found = 0
-    for start in range(0, atoms, BLOCK):
-        inside = start + lane < atoms
-        atom = tl.load(listed + start + lane, mask=inside, other=0)
-        member = inside & (tl.load(owner + atom, mask=inside, other=-1) == number)
-        member &= ~_is_boundary(neighbors, atom, number, member, BITS, WORDS)
-        ranks = found + tl.cumsum(member.to(tl.int32), 0) - 1
-        row = tl.load(place + atom, mask=member, other=0)
-        # An atom that was left out may have the place of a copy that it was before.
-        tl.store(order + ranks, row, mask=member & (ranks < owned) & (row < owned))
-        found += tl.sum(member.to(tl.int32), 0)
-    for start in range(0, owned, BLOCK):
-        row = start + lane
-        inside = row < owned
-        free = inside & (tl.load(is_used + row, mask=inside, other=1).to(tl.int32) == 0)
-        ranks = found + tl.cumsum(free.to(tl.int32), 0) - 1
-        tl.store(order + ranks, row, mask=free & (ranks < owned))
-        found += tl.sum(free.to(tl.int32), 0)
-    before = found
-    for start in range(0, atoms, BLOCK):
-        inside = start + lane < atoms
-        atom = tl.load(listed + start + lane, mask=inside, other=0)
-        member = inside & (tl.load(owner + atom, mask=inside, other=-1) == number)
-        member &= _is_boundary(neighbors, atom, number, member, BITS, WORDS)
-        ranks = found + tl.cumsum(member.to(tl.int32), 0) - 1
-        row = tl.load(place + atom, mask=member, other=0)
-        # An atom that was left out may have the place of a copy that it was before.
-        tl.store(order + ranks, row, mask=member & (ranks < owned) & (row < owned))
-        found += tl.sum(member.to(tl.int32), 0)
-    tl.store(most, tl.maximum(tl.load(most), found - before))
+    block, blocks = tl.program_id(0), tl.num_programs(0)
+    place = block * BLOCK + tl.arange(0, BLOCK)
+    atom, far, free, near = _parts_of_order(
+        owner, neighbors, is_used, listed, place, atoms, owned, number, BITS, WORDS
+    )
+    row = tl.load(place_of + atom, mask=far | near, other=0)
+    # An atom that was left out may have the place of a copy that it was before.
+    ranks, before = _ranks(far, counts, block, blocks, BLOCKS)
+    tl.store(order + ranks, row, mask=far & (ranks < owned) & (row < owned))
+    ranks, found = _ranks(free, counts + blocks, block, blocks, BLOCKS)
+    ranks += before
+    tl.store(order + ranks, place, mask=free & (ranks < owned))
+    before += found
+    ranks, found = _ranks(near, counts + 2 * blocks, block, blocks, BLOCKS)
+    ranks += before
+    tl.store(order + ranks, row, mask=near & (ranks < owned) & (row < owned))
+    if block == 0:
+        tl.store(most, tl.maximum(tl.load(most), found))
 
 
 @kernel
@@ -553,19 +609,22 @@ class KernelCutter:
             **mask,
             **scan,
         )
+        blocks = triton.cdiv(max(atoms, capacity.owned), _ORDERED)
+        counts = torch.empty(3, blocks, dtype=torch.int32, device=self._due.device)
         for rows, listed in zip(domain.lists, self._lists, strict=True):
-            order_kernel[(1,)](
-                *known,
+            ordered = self._due, self._owner, self._neighbors, domain.is_used, listed.order
+            sizes_of_order = atoms, capacity.owned, domain.number
+            count_kernel[(blocks,)](*ordered, counts, *sizes_of_order, **mask, BLOCK=_ORDERED)
+            order_kernel[(blocks,)](
+                *ordered,
+                counts,
                 domain.place,
-                domain.is_used,
-                listed.order,
                 rows.order,
                 domain.most[-1:],
-                atoms,
-                capacity.owned,
-                domain.number,
+                *sizes_of_order,
                 **mask,
-                **scan,
+                BLOCK=_ORDERED,
+                BLOCKS=triton.next_power_of_2(blocks),
             )
             rows_kernel[(min(capacity.rows, PROGRAMS),)](
                 self._due,

@@ -51,6 +51,8 @@ def divisions(
     cutters: tuple[type, ...] = BOTH,
 ) -> tuple[State, list[NeighborList], list[Division]]:
     """A system with two lists, cut by each; later divisions are cut by the last."""
+    monkeypatch.setattr("mdgraph.decomposition.cutting_kernels._SCAN", 16)
+    monkeypatch.setattr("mdgraph.decomposition.cutting_kernels._ORDERED", 8)
     generator = torch.Generator().manual_seed(0)
     state = State([system], device)
     moves = 0.1 * torch.randn(state.positions.shape, dtype=torch.float64, generator=generator)
