@@ -3,24 +3,22 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import ref
 
 import torch
 from torch import Tensor
 
+from mdgraph.decomposition.bricks import BrickGrid
 from mdgraph.decomposition.division import Division
-from mdgraph.decomposition.exchange import MessageLink, ProcessExchange
+from mdgraph.decomposition.exchange import Exchange, MessageLink, ProcessExchange
 from mdgraph.decomposition.own_atoms import OwnAtoms
-from mdgraph.decomposition.own_rows import operations
+from mdgraph.decomposition.row_operations import operations
 from mdgraph.decomposition.subdomain import Subdomain
+from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.gpu.launch import Branch
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
-
-if TYPE_CHECKING:
-    from mdgraph.decomposition.evaluator import DecomposedEvaluator
-
 
 _SMALL: Final = 16_000
 """Rows of a domain up to which two of a process are evaluated side by side: of 12,000 atoms each
@@ -48,8 +46,11 @@ class DividedSystem:
         number: int,
         state: State,
         lists: Sequence[NeighborList],
-        evaluator: "DecomposedEvaluator",
         planes: Tensor,
+        whole: FusedTensorNet,
+        grid: BrickGrid,
+        exchange: Exchange,
+        margin: float,
     ) -> None:
         """Divides nothing yet.
 
@@ -57,19 +58,22 @@ class DividedSystem:
             number: see above.
             state: of the whole system, which other ranks have without velocities.
             lists: of it.
-            evaluator: of it.
             planes: between the bricks.
+            whole: what evaluates a domain.
+            grid: the bricks.
+            exchange: between the domains.
+            margin: A, see OwnAtoms.
         """
         self.number, self.planes, self.stale = number, planes, True
-        self.margin, self.needed = evaluator.margin, state.energy.new_zeros(())
+        self.margin, self.needed = margin, state.energy.new_zeros(())
         self.cuts = 0
         self._own: OwnAtoms | None = None
         self._adds_up, self._zeroes = True, True
         self._constant = state.energies.new_zeros(0)
         self._operations = operations(state.device)
         self._state = ref(state)
-        self.lists, self._whole = list(lists), evaluator.whole
-        self._exchange, self.grid = evaluator.exchange, evaluator.grid
+        self.lists, self._whole = list(lists), whole
+        self._exchange, self.grid = exchange, grid
         self._beside = Branch(state.device, "domains")
         if not self._exchange.alone:
             (domain,) = self._exchange.numbers

@@ -155,11 +155,20 @@ class DecomposedEvaluator(Evaluator):
                 )
             divided = None
             state.workspaces.pop(self, None)  # frees its memory first
-            divided = DividedSystem(new_number(), state, lists, self, planes)
+            divided = DividedSystem(
+                new_number(),
+                state,
+                lists,
+                planes,
+                self.whole,
+                self.grid,
+                self.exchange,
+                self.margin,
+            )
             if not self.exchange.alone:
                 finalize(divided, self.exchange.drop, Call.DROP, divided.number).atexit = False
             state.workspaces[self] = divided
-            message = partial(SystemReference.of, self, state, lists, planes)
+            message = partial(SystemReference.of, self.number, state, lists, planes, self.margin)
             self.exchange.call_(Call.BEGIN, divided.number, message)
         else:
             self.exchange.call_(Call.GROW, divided.number)

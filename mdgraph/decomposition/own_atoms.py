@@ -18,7 +18,8 @@ from torch import Tensor
 
 from mdgraph.decomposition.bricks import BrickGrid
 from mdgraph.decomposition.exchange import ProcessExchange
-from mdgraph.decomposition.own_rows import BLOCK, MarginStart, operations, sum_of_rows
+from mdgraph.decomposition.own_rows import BLOCK, MarginStart, sum_of_rows
+from mdgraph.decomposition.row_operations import operations
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.geometry import complete_cell, fractional_coordinates, inverse
 from mdgraph.state import State
@@ -125,7 +126,10 @@ class OwnAtoms:
         self.counts = state.grouping.counts
         cut = [number > 1 for number in grid.shape]
         varies = any(item.cell_varies for item in lists)
-        self.start = MarginStart(state, rows, self._reach, cut, cell_varies=varies)
+        programs = self._operations.programs(rows)
+        self.start = MarginStart(
+            state, rows, self._reach, cut, cell_varies=varies, programs=programs
+        )
         self.assign_()
 
     def _regions(self, sizes: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:

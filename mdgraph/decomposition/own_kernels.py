@@ -199,13 +199,12 @@ def total_kernel(parts, energy, virial, blocks, COLUMNS: tl.constexpr, BLOCK: tl
     tl.store(virial + column - 1, total, mask=(column > 0) & (column < COLUMNS))
 
 
-def programs(rows: int) -> int:
-    """Of a kernel with a lane a row."""
-    return triton.cdiv(rows, _LANES)
-
-
 class KernelRows:
     """By the kernels above; see TorchRows."""
+
+    def programs(self, rows: int) -> int:
+        """See TorchRows: a lane a row."""
+        return triton.cdiv(rows, _LANES)
 
     def gather_(self, source: Tensor, rows: Tensor, target: Tensor) -> None:
         """See TorchRows."""
@@ -217,7 +216,7 @@ class KernelRows:
         """See TorchRows."""
         x, y, z = start.cut
         with launching_on(own.device):
-            put_kernel[(programs(len(own)),)](
+            put_kernel[(self.programs(len(own)),)](
                 own, atoms, used, state.positions, state.cell, start.pbc, start.values,
                 start.places, start.needed, len(own),
                 X=x, Y=y, Z=z, VARIES=start.cell_varies, BLOCK=_LANES,
@@ -226,14 +225,14 @@ class KernelRows:
     def pack_(self, source: Tensor, entries: Tensor, flags: Tensor, message: Tensor) -> None:
         """See TorchRows."""
         with launching_on(source.device):
-            pack_kernel[(programs(len(entries)),)](
+            pack_kernel[(self.programs(len(entries)),)](
                 source, entries, flags, message, len(entries), BLOCK=_LANES
             )
 
     def unpack_(self, message: Tensor, entries: Tensor, target: Tensor, flags: Tensor) -> None:
         """See TorchRows."""
         with launching_on(target.device):
-            unpack_kernel[(programs(len(entries)),)](
+            unpack_kernel[(self.programs(len(entries)),)](
                 message, entries, target, flags, len(entries), BLOCK=_LANES
             )
 

@@ -5,13 +5,12 @@ few small ones, as each would otherwise take as long as a message.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from mdgraph.fused.backend import NetworkResult
-from mdgraph.gpu.launch import step_kernels_on
 from mdgraph.neighbors.geometry import complete_cell, heights, inverse
 from mdgraph.state import State
 
@@ -39,7 +38,14 @@ class MarginStart:
     """
 
     def __init__(
-        self, state: State, rows: int, reach: float, cut: Sequence[bool], *, cell_varies: bool
+        self,
+        state: State,
+        rows: int,
+        reach: float,
+        cut: Sequence[bool],
+        *,
+        cell_varies: bool,
+        programs: int,
     ) -> None:
         """Allocates; see the attributes."""
         self.reach, self.cut, self.cell_varies = reach, tuple(cut), cell_varies
@@ -47,11 +53,6 @@ class MarginStart:
         float64: dict[str, Any] = {"dtype": torch.float64, "device": state.device}
         self.values = torch.full((16,), reach, **float64)
         self.places = torch.zeros(rows, 3, **float64)
-        programs = 1
-        if step_kernels_on(state.device):
-            from mdgraph.decomposition import own_kernels
-
-            programs = own_kernels.programs(rows)
         self.needed = torch.zeros(programs, **float64)
 
     def begin_(self, atoms: Tensor, places: Tensor, cell: Tensor, inverse_cell: Tensor) -> None:
@@ -87,42 +88,12 @@ class MarginStart:
         torch.maximum(self.needed, found, out=self.needed)
 
 
-class RowOperations(Protocol):
-    """Static shapes; none syncs on CUDA. `TorchRows` says what they do."""
-
-    def gather_(self, source: Tensor, rows: Tensor, target: Tensor) -> None:
-        """See TorchRows."""
-        ...
-
-    def put_(
-        self, own: Tensor, atoms: Tensor, used: Tensor, state: State, start: MarginStart
-    ) -> None:
-        """See TorchRows."""
-        ...
-
-    def pack_(self, source: Tensor, entries: Tensor, flags: Tensor, message: Tensor) -> None:
-        """See TorchRows."""
-        ...
-
-    def unpack_(self, message: Tensor, entries: Tensor, target: Tensor, flags: Tensor) -> None:
-        """See TorchRows."""
-        ...
-
-    def take_(
-        self,
-        atoms: Tensor,
-        used: Tensor,
-        place: Tensor,
-        result: NetworkResult,
-        constant: Tensor,
-        state: State,
-    ) -> None:
-        """See TorchRows."""
-        ...
-
-
 class TorchRows:
-    """By torch."""
+    """By torch; see RowOperations."""
+
+    def programs(self, rows: int) -> int:
+        """How many measure the margin of so many rows."""
+        return 1
 
     def gather_(self, source: Tensor, rows: Tensor, target: Tensor) -> None:
         """Writes rows (n,) int64 of a source (N, 3) into a target (n, 3)."""
@@ -199,12 +170,3 @@ def sum_of_rows(values: Tensor) -> Tensor:
     Blocks of rows are added one after the other, so that room moves no bit.
     """
     return values.reshape(-1, BLOCK, *values.shape[1:]).sum(1).cumsum(0)[-1:]
-
-
-def operations(device: torch.device) -> RowOperations:
-    """Those of a device."""
-    if step_kernels_on(device):
-        from mdgraph.decomposition.own_kernels import KernelRows
-
-        return KernelRows()
-    return TorchRows()

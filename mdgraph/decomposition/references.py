@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,9 +17,6 @@ from mdgraph.neighbors.torch_builder import Brick
 from mdgraph.precision import Precision
 from mdgraph.state import State
 from mdgraph.system import System
-
-if TYPE_CHECKING:
-    from mdgraph.decomposition.evaluator import DecomposedEvaluator
 
 _NUMBERS: Final = itertools.count(1)
 """Numbers of evaluators, systems, states and lists, in calls of other ranks."""
@@ -72,15 +69,16 @@ class SystemReference:
     @classmethod
     def of(
         cls,
-        evaluator: "DecomposedEvaluator",
+        evaluator: int,
         state: State,
         lists: Sequence[NeighborList],
         planes: Tensor,
+        margin: float,
     ) -> "SystemReference":
         """That of a state and its lists; syncs."""
         first = lists[0]
         return cls(
-            evaluator.number,
+            evaluator,
             number_of(state),
             tuple(number_of(item, item.offsets) for item in lists),
             state.numbers.cpu().numpy(),
@@ -90,7 +88,7 @@ class SystemReference:
             tuple(item.skin for item in lists),
             tuple(item.capacity for item in lists),
             planes.cpu().numpy(),
-            evaluator.margin,
+            margin,
         )
 
     def state(self, device: torch.device, dtype: torch.dtype) -> State:

@@ -143,7 +143,8 @@ class _Server:
         (domain,) = self._exchange.numbers
         brick = evaluator.grid.brick(domain, planes, content.margin)
         lists = content.lists(state, evaluator.cutoffs, brick, self._lists)
-        divided = DividedSystem(number, state, lists, evaluator, planes)
+        parts = whole, evaluator.grid, self._exchange, content.margin
+        divided = DividedSystem(number, state, lists, planes, *parts)
         state.workspaces[evaluator] = divided
         self._systems[number] = state, divided
         divided.divide_()

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdgraph.decomposition.own_rows import operations
+from mdgraph.decomposition.row_operations import operations
 from mdgraph.fused.backend import NetworkResult
 from mdgraph.neighbors import NeighborList, StoredRows
 from mdgraph.state import BatchCapacity, State

@@ -49,10 +49,11 @@ def test_lists_of_followers_grow_where_the_cell_outgrows_their_plan() -> None:
     start = State([system], "cpu")
     planes = grid.planes(start.positions, start.cell, start.pbc)
     given = [NeighborList(start, cutoff, 0.3) for cutoff in whole.cutoffs]
-    reference = SystemReference.of(evaluator, start, given, planes)
+    margin = evaluator.margin
+    reference = SystemReference.of(evaluator.number, start, given, planes, margin)
     state = reference.state(torch.device("cpu"), torch.float64)
     lists = reference.lists(state, whole.cutoffs, grid.brick(0, planes))
-    divided = DividedSystem(1, state, lists, evaluator, planes)
+    divided = DividedSystem(1, state, lists, planes, whole, grid, exchange, margin)
 
     def tell(scale: float) -> None:
         positions, cell = scale * start.positions, scale * start.cell

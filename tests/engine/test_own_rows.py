@@ -4,7 +4,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from mdgraph.decomposition.own_rows import BLOCK, MarginStart, RowOperations, TorchRows
+from mdgraph.decomposition.own_rows import BLOCK, MarginStart, TorchRows
+from mdgraph.decomposition.row_operations import RowOperations
 from mdgraph.fused.backend import NetworkResult
 from mdgraph.gpu.launch import HAS_TRITON
 from mdgraph.neighbors.geometry import complete_cell, inverse
@@ -14,7 +15,7 @@ from mdgraph.system import System
 pytestmark = pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
 
 if HAS_TRITON:
-    from mdgraph.decomposition.own_kernels import KernelRows, programs
+    from mdgraph.decomposition.own_kernels import KernelRows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ATOMS, ROWS, OWN = 400, 5 * BLOCK, 150
@@ -63,8 +64,10 @@ def test_positions_of_own_atoms_and_the_margin_that_they_need(
     found = []
     for rows in both():
         state = system(dtype, pbc, 0)
-        start = MarginStart(state, ROWS, 5.5, (True, False, True), cell_varies=cell_varies)
-        start.needed = torch.zeros(programs(ROWS), dtype=torch.float64, device=DEVICE)
+        start = MarginStart(
+            state, ROWS, 5.5, (True, False, True), cell_varies=cell_varies,
+            programs=rows.programs(ROWS),
+        )  # fmt: skip
         own = state.positions[atoms].clone()
         completed = complete_cell(state.cell.double(), state.pbc)
         places = state.positions.double() @ inverse(completed)[0]

@@ -77,6 +77,7 @@ def test_simulations_run_and_only_modules_of_kernels_need_triton() -> None:
         "fused.cuda",
         "biases.kernels",
         "decomposition.cutting_kernels",
+        "decomposition.own_kernels",
         "engine.kernels",
         "models.kernels",
         "neighbors.triton_",
