@@ -224,6 +224,8 @@ class KernelRows:
 
     def pack_(self, source: Tensor, entries: Tensor, flags: Tensor, message: Tensor) -> None:
         """See TorchRows."""
+        if len(entries) == 0:  # no other rank is near
+            return
         with launching_on(source.device):
             pack_kernel[(self.programs(len(entries)),)](
                 source, entries, flags, message, len(entries), BLOCK=_LANES
@@ -231,6 +233,8 @@ class KernelRows:
 
     def unpack_(self, message: Tensor, entries: Tensor, target: Tensor, flags: Tensor) -> None:
         """See TorchRows."""
+        if len(entries) == 0:  # no other rank is near
+            return
         with launching_on(target.device):
             unpack_kernel[(self.programs(len(entries)),)](
                 message, entries, target, flags, len(entries), BLOCK=_LANES
