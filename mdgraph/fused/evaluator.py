@@ -150,6 +150,7 @@ class FusedTensorNet(Evaluator):
         backend = backend or ("triton" if device.type == "cuda" else "compiled")
         self.rounds = precision.reduced and backend == "triton"
         self._network = _network(self.potential, self.tables, precision, device, backend)
+        self.potential.network.cpu()  # kernels have copies of these weights
 
     @property
     def list_roles(self) -> ListRoles:
