@@ -69,6 +69,9 @@ class _TritonNotice:
             self._next_listener(src=src, cache_hit=cache_hit, **details)
 
 
+INTERPRETED: tl.constexpr = tl.constexpr(triton.knobs.runtime.interpret)
+"""Whether kernels run on the CPU, where no instruction of a GPU can be named."""
+
 NOTICE: Final = _TritonNotice()
 triton.knobs.compilation.listener = NOTICE
 
