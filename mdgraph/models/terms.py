@@ -112,7 +112,7 @@ def _term(text: str) -> tuple[PotentialModule | None, Weight, str]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or match["word"]
-        message = first["msg"].replace("Value error, ", "")
+        message = first["msg"].replace("Value error, ", "").replace("Input should", "it should", 1)
         raise InputError(
             f"The term '{printable(text, 100)}' cannot be: {where}: {message}."
         ) from error

@@ -974,8 +974,27 @@ def _common(
     logger = logging.getLogger("mdgraph")
     logger.handlers = [_Messages()]
     logger.setLevel(logging.INFO)
+    if context.invoked_subcommand not in _OF_RANKS:
+        _refuse_ranks(str(context.invoked_subcommand))
     if context.invoked_subcommand not in ("train", "distil"):  # which have their own
         keep_workspaces_small()
+
+
+_OF_RANKS = {"md", "minimise", "minimize", "protocol", "eval", "relax", "train"}
+"""Commands whose work ranks share, or that refuse them in words of their own."""
+
+
+def _refuse_ranks(command: str) -> None:
+    """Ends all ranks of torchrun before they write the same files; rank 0 by InputError."""
+    count = os.environ.get("WORLD_SIZE", "1")
+    if count == "1" or "RANK" not in os.environ:
+        return
+    if os.environ["RANK"] != "0":
+        raise typer.Exit
+    raise InputError(
+        f"mdgraph {command} is of one process, and torchrun started {count}; start it without "
+        "torchrun. Ranks share the work of md, minimise, eval, relax and train."
+    )
 
 
 @options_of(EvalConfig)

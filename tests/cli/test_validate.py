@@ -177,3 +177,20 @@ def test_wrong_input_is_one_sentence(
     assert done.status in (1, 2)
     assert sentence in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(("rank", "status"), [("0", 1), ("1", 0)])
+def test_torchrun_does_not_write_the_same_twice(
+    rank: str,
+    status: int,
+    mdgraph_command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor does it compute for minutes what all ranks but one cannot write."""
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = mdgraph_command("validate", "water-pbe0", "--quick", "--out", tmp_path / "out")
+    assert done.status == status
+    assert ("torchrun started 2; start it without torchrun" in done.err) == (rank == "0")
+    assert not (tmp_path / "out").exists()

@@ -187,15 +187,15 @@ def test_each_term_describes_itself() -> None:
         ("lj:Ar=1@8", "has a name and epsilon in eV/sigma in A for each part, and 'Ar=1' is none"),
         ("lj:Ar=1/2,Ar=2/2@8", "Ar comes twice"),
         ("lj:Rr=1/2@8", "There is no element 'Rr'; "),
-        ("lj:Ar=-1/2@8", "cannot be: epsilon: Input should be greater than 0."),
-        ("lj:Ar=1/2@800", "cannot be: cutoff: Input should be less than or equal to 100."),
+        ("lj:Ar=-1/2@8", "cannot be: epsilon: it should be greater than 0."),
+        ("lj:Ar=1/2@800", "cannot be: cutoff: it should be less than or equal to 100."),
         ("lj:O-H=1/2,H-O=1/3@8", "a pair of elements comes twice"),
         ("zbl:O@3", "The term zbl has no arguments"),
         ("bonds:0-1=1/1@4", "The term bonds has no cutoff; leave @4 out."),
         ("bonds:O-H=1/1", "'O-H' names no bond; give the indices of two atoms"),
         ("field:0/1", "A field has three components"),
         ("walls:top=1/1", "'top' names no plane"),
-        ("walls:zmin=0/0", "cannot be: stiffness: Input should be greater than 0."),
+        ("walls:zmin=0/0", "cannot be: stiffness: it should be greater than 0."),
     ],
 )
 def test_what_is_no_term_is_refused_in_a_sentence(text: str, sentence: str) -> None:
