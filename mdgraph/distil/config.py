@@ -74,6 +74,8 @@ class SamplingConfig(Part):
     begin there."""
     squeezed_to: Annotated[float, Field(gt=0.3, lt=0.97)] = 0.56
     """Lattice constant over that at rest at which squeezed frames end."""
+    squeezed_weight: Positive = 1.0
+    """Weight of squeezed lattices in the loss; see `clip`, which may take it away."""
     random: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """Further frames in each round that are random crystals and free clusters of up to eight atoms,
     of the compositions of periodic structures and frames: as drawn, and some way and all the way to
@@ -82,7 +84,7 @@ class SamplingConfig(Part):
     """What labels random structures, where the teachers know crystals alone. Its energies are
     shifted so that they agree with the teachers' on the lowest structure of each composition."""
     random_weight: Positive = 1.0
-    """Weight of random structures in the loss."""
+    """Weight of random structures in the loss; see `clip`, which may take it away."""
     disagreement: Positive = 0.3
     """eV; frames on which the energies of several teachers differ by more get no label."""
 

@@ -12,7 +12,7 @@ teacher's own energy and pressure, so that both are continuous, and pressure ris
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -115,7 +115,8 @@ def squeezed(
         # Evenly over the range, so that no gap is left to guess.
         scales = low + (high - low) * (np.arange(count) + rng.uniform(size=count)) / max(1, count)
         for scale, energy in zip(scales, lattice.energies(scales), strict=True):
-            frames.append(_frame(lattice.crystal, float(scale), float(energy)))
+            frame = _frame(lattice.crystal, float(scale), float(energy))
+            frames.append(replace(frame, weight=config.squeezed_weight))
     logger.info("%d lattices are squeezed to %g of their lattice constants.", len(lattices), low)
     return frames
 

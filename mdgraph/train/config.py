@@ -262,7 +262,9 @@ class TrainConfig(Part):
     weight_decay: Annotated[float, Field(ge=0, le=1e3)] = 0.0
     """Share of the weights, times the learning rate, that a step takes off them."""
     clip: Positive | None = 1.0
-    """Largest norm of the gradient."""
+    """Largest norm of the gradient; null for none. A step takes frames of one size, and where
+    nearly every step is clipped each has the same vote: weights of frames of unlike sizes then do
+    nothing, and only their numbers count."""
     average: Share = 0.999
     """Decay of the running mean of the weights; the mean is what is kept."""
     average_from: Share | None = None
