@@ -82,7 +82,11 @@ class SamplingConfig(Part):
     minima of the potential that drives dynamics, which lead into its holes."""
     random_teacher: str = ""
     """What labels random structures, where the teachers know crystals alone. Its energies are
-    shifted so that they agree with the teachers' on the lowest structure of each composition."""
+    shifted so that they agree with the teachers' on the lowest structure of each composition.
+    Frames of dynamics on which it differs by more than 0.3 eV an atom from them are left out."""
+    random_shift: Annotated[float, Field(ge=-5, le=5)] = 0.0
+    """eV an atom, added to random structures by random_teacher: what it has disordered ones, such
+    as melts, too low against crystals at rest. `mdgraph eval` of frames of both tells it."""
     random_weight: Positive = 1.0
     """Weight of random structures in the loss; see `clip`, which may take it away."""
     disagreement: Positive = 0.3

@@ -34,7 +34,7 @@ from mdgraph.data import (
 from mdgraph.data.splits import write_split
 from mdgraph.devices import device_named
 from mdgraph.distil.config import DistilConfig
-from mdgraph.distil.random_search import random_structures
+from mdgraph.distil.random_search import random_structures, without_doubt
 from mdgraph.distil.sampling import Labelling, labelled, sampled, with_weight
 from mdgraph.distil.squeezed import squeezed
 from mdgraph.errors import InputError, name_some
@@ -129,6 +129,7 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
             )
             samples = sampled(starts, driver, config.sampling, device, config.seed + number)
             labelling = labelled(samples, evaluators, known, config.sampling, device)
+            labelling = without_doubt(labelling, starts, evaluators, random_evaluator, device)
             seed = config.seed + number
             lattices = squeezed(structures or starts, evaluators, config.sampling, device, seed)
             labelling = labelling.joined(Labelling(lattices, len(lattices))).joined(

@@ -67,6 +67,11 @@ _KNOWN: Final = 0.1
 are crystals that they know better, and are left out."""
 
 
+_DOUBT: Final = 0.3
+"""eV an atom. Frames on which teachers and the potential that labels random structures differ by
+more lie where nobody knows which is right, and contradict random structures near them."""
+
+
 @dataclass(frozen=True, eq=False)
 class LowestCrystal:
     """The structure of a composition that lies lowest.
@@ -124,6 +129,49 @@ def random_structures(
     return _labelled(samples, origins, teachers, labels, config, device)
 
 
+def without_doubt(
+    labelling: Labelling,
+    starts: Sequence[System],
+    teachers: Sequence[Evaluator],
+    random_teacher: Evaluator | None,
+    device: torch.device,
+) -> Labelling:
+    """Leaves out frames on which the potential that labels random structures differs by far.
+
+    Args:
+        labelling: by the teachers.
+        starts: see `random_structures`.
+        teachers: their mean is the level of the energies.
+        random_teacher: labels random structures; None leaves nothing out.
+        device: where all this runs.
+    """
+    if random_teacher is None or not labelling.frames:
+        return labelling
+    rests = _rests([s for s in starts if s.pbc.all()], teachers, random_teacher, device)
+    shifts = {tuple(rest.formula.tolist()): rest.shift for rest in rests}
+    frames = labelling.frames
+    systems = [System(f.numbers, f.positions, f.cell, f.pbc, charge=f.charge) for f in frames]
+    energies = _energies(systems, random_teacher, device)
+    kept = [
+        place
+        for place, (frame, energy) in enumerate(zip(frames, energies, strict=True))
+        if (shift := shifts.get(_formula(frame.numbers))) is None
+        or abs(frame.energy - energy - shift * len(frame)) <= _DOUBT * len(frame)
+    ]
+    return replace(
+        labelling,
+        frames=[frames[place] for place in kept],
+        training=sum(place < labelling.training for place in kept),
+        unlabelled=labelling.unlabelled + len(frames) - len(kept),
+    )
+
+
+def _formula(numbers: NDArray[np.int64]) -> tuple[int, ...]:
+    """Atomic numbers of one formula unit, ascending."""
+    elements, counts = np.unique(numbers, return_counts=True)
+    return tuple(np.repeat(elements, counts // np.gcd.reduce(counts)).tolist())
+
+
 def _rests(
     crystals: Sequence[System],
     teachers: Sequence[Evaluator],
@@ -137,8 +185,7 @@ def _rests(
     energies = np.mean([_energies(crystals, one, device) for one in teachers], axis=0) / sizes
     lowest: dict[tuple[int, ...], int] = {}
     for place, system in enumerate(crystals):
-        elements, counts = np.unique(system.numbers, return_counts=True)
-        formula = tuple(np.repeat(elements, counts // np.gcd.reduce(counts)).tolist())
+        formula = _formula(system.numbers)
         if energies[place] < energies[lowest.setdefault(formula, place)]:
             lowest[formula] = place
     places = list(lowest.values())
@@ -221,7 +268,8 @@ def _labelled(
         # What is not a number is not sound.
         if -_HOLE <= above <= _HIGHEST and np.abs(result.forces).max() <= config.largest_force:
             frame = labelled_frame(sample, [result])
-            frame = replace(frame, energy=frame.energy + rest.shift * len(frame))
+            shift = rest.shift + config.random_shift
+            frame = replace(frame, energy=frame.energy + shift * len(frame))
             frames = held_out if sample.held_out else training
             frames.append(with_weight(frame, config.random_weight))
     if holes:
