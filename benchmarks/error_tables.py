@@ -8,10 +8,10 @@ A recipe is `potentials/NAME/train.yaml` with the commands in its head: the line
 of the one written. A potential that is distilled has `distil.yaml` too, which goes first, and
 `teacher.yaml` for the training of its teachers, whose folders are named in it `.../seed-N`: they
 are trained first, once for each split. Where there is `first.yaml`, it distils them, `second.yaml`
-goes on from what comes out, if there is one, and `distil.yaml` from that. --from-scratch takes
-`train.yaml` all the same, and so does --levers. FOLDER of --data holds the published files, and the
-potentials that a baseline or a fine-tuning starts from, under the names in those commands and
-files.
+and `third.yaml` go on from what comes out, if there are any, and `distil.yaml` from that.
+--from-scratch takes `train.yaml` all the same, and so does --levers. FOLDER of --data holds the
+published files, and the potentials that a baseline or a fine-tuning starts from, under the names in
+those commands and files.
 
 Each potential gets a folder with its data set, splits, the output of `mdgraph data check`, a folder
 for each training, and `metrics.json`: every run, means and standard errors, beside published
@@ -198,7 +198,7 @@ def _answers(words: Sequence[str], environment: Mapping[str, str]) -> bool:
     return done.returncode == 0
 
 
-EARLIER = ("first", "second")
+EARLIER = ("first", "second", "third")
 """Students that the one of distil.yaml goes on from; each goes on from the one before."""
 
 
@@ -461,6 +461,8 @@ def _with_full_paths(settings: Mapping[str, Any], data: Path) -> dict[str, Any]:
             changed[name] = full(changed[name])
         elif isinstance(changed.get(name), list):
             changed[name] = list(map(full, changed[name]))
+    if random_teacher := changed.get("sampling", {}).get("random_teacher"):
+        changed["sampling"] = changed["sampling"] | {"random_teacher": full(random_teacher)}
     return changed
 
 
