@@ -11,9 +11,10 @@ from toys import HoledPairs
 
 from mdgraph.distil import random_search
 from mdgraph.distil.config import SamplingConfig
-from mdgraph.distil.random_search import CLUSTERS, CRYSTALS, random_structures
-from mdgraph.distil.sampling import Labelling
+from mdgraph.distil.random_search import CLUSTERS, CRYSTALS, random_structures, without_doubt
+from mdgraph.distil.sampling import Labelling, Sample, labelled_frame
 from mdgraph.engine import Calculation
+from mdgraph.engine.batches import evaluate_with
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.io.structures import from_ase
 from mdgraph.system import System
@@ -37,11 +38,12 @@ def energy(potential: HoledPairs, system: Any) -> float:
 
 
 def test_labels_are_of_the_further_potential_on_the_level_of_the_teachers() -> None:
-    labelling = made(HoledPairs(atom=-3.0))
+    labelling = made(HoledPairs(atom=-3.0), random_shift=0.5)
     assert {frame.group for frame in labelling.frames} == {CRYSTALS, CLUSTERS}
     for frame in labelling.frames:
         system = System(frame.numbers, frame.positions, frame.cell, frame.pbc)
-        assert frame.energy == pytest.approx(energy(HoledPairs(), system), abs=2e-3)
+        expected = energy(HoledPairs(), system) + 0.5 * len(frame)
+        assert frame.energy == pytest.approx(expected, abs=2e-3)
         assert frame.weight == 0.25
         assert len(frame) <= 8
 
@@ -66,6 +68,21 @@ def test_what_is_too_dense_or_a_hole_of_the_labels_gets_no_label() -> None:
     sound, holed = made(HoledPairs()), made(HoledPairs(depth=60.0))
     assert len(holed.frames) < len(sound.frames)
     assert holed.extreme > sound.extreme
+
+
+def test_frames_on_which_the_further_potential_differs_by_far_are_left_out() -> None:
+    teacher, other = (AutogradEvaluator(HoledPairs(depth=d, atom=a)) for d, a in ((0, 0), (5, -3)))
+    squeezed = CRYSTAL.replace(positions=0.8 * CRYSTAL.positions, cell=0.8 * CRYSTAL.cell)
+    unknown = from_ase(bulk("Ni", "fcc", a=2.7, cubic=True))
+    samples = [Sample(s, "300 K", held_out=False) for s in (CRYSTAL, squeezed, unknown)]
+    samples.append(Sample(CRYSTAL, "300 K", held_out=True))
+    results = evaluate_with(teacher, CPU)([sample.system for sample in samples], "a frame")
+    frames = [labelled_frame(s, [r]) for s, r in zip(samples, results, strict=True)]
+    given = Labelling(frames, 3, unlabelled=1)
+    kept = without_doubt(given, [CRYSTAL], [teacher], other, CPU)
+    assert kept.frames == [frames[0], frames[2], frames[3]]
+    assert (kept.training, kept.unlabelled) == (2, 2)
+    assert without_doubt(given, [CRYSTAL], [teacher], None, CPU) is given
 
 
 def test_without_a_crystal_there_is_nothing_to_make(caplog: pytest.LogCaptureFixture) -> None:
