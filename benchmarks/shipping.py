@@ -252,7 +252,7 @@ def _distilled_chapter(metrics: dict[str, Any]) -> list[str]:
     lines += [f"- {count} teacher{'s' * (count > 1)}, {metrics['about']['teachers']}"]
     if "random_teacher" in record:
         other = record["random_teacher"]
-        lines += [f"- random structures by {other['name']}, {other['level_of_theory']}"]
+        lines += [f"- random structures by {other['name']} (sha256 {other['sha256'][:12]})"]
     for number, counts in enumerate(record["rounds"], 1):
         frames = ", ".join(f"{count} {kind}" for kind, count in counts["frames"].items())
         lines.append(
