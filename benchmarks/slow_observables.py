@@ -13,12 +13,17 @@ instead of making rows, and pools all their seeds.
 steps of the row, then constant energy from its last positions and velocities. D is a sixth of the
 slope of the mean squared displacement between --lags. Energies differ between replicas, and D with
 them, so D is told at the temperature of the bath: by a line through D and mean kinetic temperature
-of all replicas, whose slope all rows share. Limit: 8 %.
+of all replicas, whose slope all rows share. With --one-bath all rows of a seed begin at constant
+energy where a bath with the steps of the reference ends: replicas differ far more in D than two
+runs from one place and one set of velocities, so differences and errors are those of pairs, and
+what is compared is the dynamics alone, not the bath. Limit: 8 %.
 
 **A dihedral**, four indices of atoms from 0 on: Langevin dynamics, -kT ln p of bins of --bins
 degrees. --without has another dihedral and two angles: samples in which it lies between them do not
-count, and their share is told. Limit: 0.1 kT, in every bin that holds --least of the samples of the
-reference.
+count, and their share is told. --spring has a centre, degrees, and a stiffness, kT/rad^2, of a
+spring on the dihedral in all rows, whose energy comes off the profile again: near the top of a
+barrier it lets basins exchange more often. Limit: 0.1 kT, in every bin that holds --least of the
+samples of the reference.
 
 Errors come from the scatter of the replicas; two are told. A check passes if the difference and two
 errors lie within the limit, fails if they lie beyond it, and is too short (?) otherwise.
@@ -39,6 +44,7 @@ from cases import conditions, device_argument, run_script
 from multiple_time_steps import TAU, Array, Steps, Verdict, hardware, steps_named
 
 from mdgraph.analysis.rdf import most_common_heavy_element
+from mdgraph.biases import Dihedral, HarmonicBias
 from mdgraph.biases.geometry import dihedrals
 from mdgraph.engine import (
     Integrator,
@@ -133,8 +139,10 @@ class Bench:
             "temperature_K": options.temperature,
             "hydrogen_mass_amu": options.hydrogen_mass,
             "lags_ps": options.lags,
+            "one_bath": options.one_bath,
             "dihedral": options.dihedral,
             "without": options.without,
+            "spring": options.spring,
             "friction_per_ps": options.friction if options.dihedral else None,
         }
         self.record: dict[str, Any] = {"about": self.about, "rows": {}}
@@ -142,6 +150,7 @@ class Bench:
             self.record = json.loads(self.file.read_text(encoding="utf-8"))
             if self.record["about"] != self.about:
                 raise InputError(f"{self.file} was made with other options; give another --out.")
+        self.bathed: list[System] | None = None
         systems = read_systems(options.start or options.structure)
         systems = [systems[place % len(systems)] for place in range(options.replicas)]
         self.start = [repartitioned(one, options.hydrogen_mass) for one in systems]
@@ -203,27 +212,38 @@ class Bench:
 
     def constant_energy(self, steps: Steps) -> Frames:
         """Frames at constant energy after a bath."""
-        options, step = self.options, steps.timestep
-        bath = self.simulation(
-            self.start, StochasticVelocityRescaling(step, options.temperature, tau=TAU), steps
-        )
-        self.advance(bath, self.count(options.equilibrate_ps, steps))
-        velocities = bath.state.velocities.double().cpu().split(bath.state.grouping.sizes)
-        systems = [
-            system.replace(velocities=own.numpy())
-            for system, own in zip(systems_of(bath.state), velocities, strict=True)
-        ]
+        if self.options.one_bath:
+            self.bathed = self.bathed or self.after_bath(steps_of(self.options.steps[0]))
+        systems = self.bathed or self.after_bath(steps)
         elements = self.start[0].numbers
         atoms = np.flatnonzero(elements == most_common_heavy_element(elements)).tolist()
         frames = Frames(self.every(steps), atoms)
-        simulation = self.simulation(systems, VelocityVerlet(step), steps)
+        simulation = self.simulation(systems, VelocityVerlet(steps.timestep), steps)
         return self.recorded(simulation, frames, steps)
+
+    def after_bath(self, steps: Steps) -> list[System]:
+        """Where a bath ends, with velocities."""
+        options = self.options
+        integrator = StochasticVelocityRescaling(steps.timestep, options.temperature, tau=TAU)
+        bath = self.simulation(self.start, integrator, steps)
+        self.advance(bath, self.count(options.equilibrate_ps, steps))
+        velocities = bath.state.velocities.double().cpu().split(bath.state.grouping.sizes)
+        return [
+            system.replace(velocities=own.numpy())
+            for system, own in zip(systems_of(bath.state), velocities, strict=True)
+        ]
 
     def dihedral(self, steps: Steps) -> Frames:
         """Frames of the points of the dihedrals."""
         options = self.options
         bath = LangevinMiddle(steps.timestep, options.temperature, options.friction)
-        simulation = self.simulation(self.start, bath, steps)
+        more: dict[str, Any] = {}
+        if options.spring:
+            centre, stiffness = math.radians(options.spring[0]), options.spring[1]
+            stiffness *= BOLTZMANN * options.temperature
+            spring = HarmonicBias("dihedral", centre=centre, stiffness=stiffness)
+            more = {"variables": {"dihedral": Dihedral(options.dihedral)}, "biases": [spring]}
+        simulation = self.simulation(self.start, bath, steps, **more)
         skipped = round(EQUILIBRATION * self.count(options.ps, steps))
         atoms = [*options.dihedral, *(options.without or [])[:4]]
         return self.recorded(simulation, Frames(self.every(steps), atoms, skipped), steps)
@@ -253,10 +273,12 @@ class Bench:
     def left(self) -> float:
         return float(self.deadline - time.monotonic())
 
-    def simulation(self, systems: list[System], integrator: Integrator, steps: Steps) -> Simulation:
-        options, more = self.options, {}
+    def simulation(
+        self, systems: list[System], integrator: Integrator, steps: Steps, **more: Any
+    ) -> Simulation:
+        options = self.options
         if steps.inner > 1:
-            more = {"inner_potential": options.small, "inner_steps": steps.inner}
+            more |= {"inner_potential": options.small, "inner_steps": steps.inner}
         return Simulation(
             systems,
             options.large,
@@ -294,8 +316,8 @@ class Pooled:
         return np.concatenate([np.array(run[name], dtype=float) for run in self.runs])
 
 
-def diffusion_table(rows: Sequence[Pooled], bath: float) -> list[str]:
-    """The lines of the rows, of which the first is the reference."""
+def diffusion_table(rows: Sequence[Pooled], bath: float, paired: bool = False) -> list[str]:
+    """The lines of the rows, of which the first is the reference, with pairs of replicas or not."""
     kelvin, own = [row.values("kelvin") for row in rows], [row.values("D") for row in rows]
     around = [one - one.mean() for one in kelvin]
     moment = sum(float(one @ one) for one in around)
@@ -313,7 +335,10 @@ def diffusion_table(rows: Sequence[Pooled], bath: float) -> list[str]:
     lines = [f"| {titles} |", "|" + " --- |" * 8]
     for index, row in enumerate(rows):
         apart = kelvin[index].mean() - kelvin[0].mean()
-        error = math.sqrt(variance[index] + variance[0] + apart**2 * scatter / moment)
+        change = variance[index] + variance[0]
+        if paired and index:
+            change = float((rest[index] - rest[0]).var(ddof=2)) / len(rest[0])
+        error = math.sqrt(change + apart**2 * scatter / moment)
         unit = 100.0 / means[0]
         verdict = Verdict(unit * (means[index] - means[0]), 2.0 * unit * error, DIFFUSION)
         size, rise = math.sqrt(len(own[index])), row.values("rise")
@@ -331,9 +356,15 @@ def diffusion_table(rows: Sequence[Pooled], bath: float) -> list[str]:
     return [*lines, "", f"D rises by {100.0 * slope / means[0]:.2f} % a kelvin."]
 
 
-def profile_of(row: Pooled, width: int) -> tuple[Array, Array]:
-    """Shares of bins and their standard errors."""
+def profile_of(
+    row: Pooled, width: int, spring: Sequence[float] | None = None
+) -> tuple[Array, Array]:
+    """Shares of bins, without a spring that all samples had, and their standard errors."""
     counts = row.values("counts")
+    if spring:
+        centre, stiffness = spring
+        apart = np.radians((np.arange(-179.5, 180.0) - centre + 180.0) % 360.0 - 180.0)
+        counts = counts * np.exp(0.5 * stiffness * apart**2)
     counts = counts.reshape(len(counts), -1, width).sum(2)
     total = counts.sum()
     shares = counts.sum(0) / total
@@ -344,9 +375,12 @@ def profile_of(row: Pooled, width: int) -> tuple[Array, Array]:
     return shares, error
 
 
-def profile_table(rows: Sequence[Pooled], width: int, least: float) -> list[str]:
+def profile_table(
+    rows: Sequence[Pooled], width: int, least: float, spring: Sequence[float] | None = None
+) -> list[str]:
     """The lines of the rows, of which the first is the reference, and of the bins."""
-    shares, errors = map(np.array, zip(*(profile_of(row, width) for row in rows), strict=True))
+    profiles = [profile_of(row, width, spring) for row in rows]
+    shares, errors = map(np.array, zip(*profiles, strict=True))
     kept = np.flatnonzero((shares[0] >= least) & (shares[0] > 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
         change, relative = -np.log(shares / shares[0]), errors / shares
@@ -380,9 +414,20 @@ def profile_table(rows: Sequence[Pooled], width: int, least: float) -> list[str]
     return [*lines, "", f"{len(kept)} bins of {width}° hold {100 * shares[0, kept].sum():.1f} %."]
 
 
+def only_pairs(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without the seeds that some of its rows lack."""
+    rows = record["rows"]
+    first, *others = rows.values()
+    common = [seed for seed in first if all(seed in seeds for seeds in others)]
+    kept = {text: {seed: seeds[seed] for seed in common} for text, seeds in rows.items()}
+    return {**record, "rows": kept}
+
+
 def table_of(records: Sequence[Mapping[str, Any]], width: int, least: float) -> str:
     """All rows of records with equal conditions, and who failed."""
     about = records[0]["about"]
+    if about.get("one_bath"):
+        records = [only_pairs(record) for record in records]
     rows = {
         text: Pooled(
             steps_of(text),
@@ -395,9 +440,9 @@ def table_of(records: Sequence[Mapping[str, Any]], width: int, least: float) -> 
     if len(done) < 2:
         return "\n".join([*failed, "Two rows are needed.", ""])
     if about["dihedral"]:
-        lines = profile_table(done, width, least)
+        lines = profile_table(done, width, least, about.get("spring"))
     else:
-        lines = diffusion_table(done, about["temperature_K"])
+        lines = diffusion_table(done, about["temperature_K"], bool(about.get("one_bath")))
     told = ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
     where = hardware([run["conditions"] for row in done for run in row.runs])
     return "\n".join([f"{told}. {where}.", "", *lines, *failed, ""])
@@ -417,8 +462,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--every-fs", type=float, default=48.0, help="between samples")
     parser.add_argument("--equilibrate-ps", type=float, default=2.0, help="before constant energy")
     parser.add_argument("--lags", type=float, nargs=2, default=[1.5, 6.0], help="ps, of D")
+    parser.add_argument("--one-bath", action="store_true", help="by the reference, for all rows")
     parser.add_argument("--dihedral", type=int, nargs=4, help="atoms of its profile")
     parser.add_argument("--without", type=int, nargs=6, help="another, and what it may not be")
+    parser.add_argument("--spring", type=float, nargs=2, help="on it: degrees, kT/rad^2")
     parser.add_argument("--bins", type=int, default=15, help="degrees")
     parser.add_argument("--least", type=float, default=0.02, help="share of a bin that counts")
     parser.add_argument("--friction", type=float, default=5.0, help="1/ps, of a dihedral")

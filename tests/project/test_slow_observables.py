@@ -52,6 +52,62 @@ def test_diffusion_is_compared_at_one_temperature(module: ModuleType) -> None:
     assert float(lines[-1].split()[3]) == pytest.approx(2.5, abs=0.2)
 
 
+def test_pairs_have_the_errors_of_their_differences(module: ModuleType) -> None:
+    rng = np.random.default_rng(6)
+    kelvin, common = 300.0 + rng.normal(size=64), 0.05 * rng.normal(size=64)
+    rows = []
+    for text, factor in (("1", 1.0), ("1.25x4", 1.03)):
+        own = factor * 0.1 + common + 0.004 * rng.normal(size=64)
+        rows.append(pooled(module, text, D=own, kelvin=kelvin, rise=np.zeros(64)))
+    errors = []
+    for paired in (False, True):
+        cell = module.diffusion_table(rows, 300.0, paired)[3].split("|")[-2].split()
+        assert float(cell[0]) == pytest.approx(3.0, abs=2.0)
+        errors.append(float(cell[2]))
+    assert errors[0] > 8.0 * errors[1]
+    assert errors[1] == pytest.approx(200.0 * 0.004 * 2.0**0.5 / 8.0 / 0.1, rel=0.3)
+
+
+@pytest.mark.parametrize("one", [True, False])
+def test_rows_begin_where_one_bath_ends(
+    module: ModuleType,
+    tiny_potential: Path,
+    water_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    one: bool,
+) -> None:
+    words = ["slow_observables", tiny_potential, tiny_potential, "--structure", water_file]
+    words += ["--replicas", 3, "--steps", 0.5, "0.25x2", "--ps", 0.01, "--every-fs", 1]
+    words += ["--equilibrate-ps", 0.002, "--lags", 0.001, 0.004, "--device", "cpu"]
+    words += ["--out", tmp_path / "table", *(["--one-bath"] if one else [])]
+    monkeypatch.setattr("sys.argv", [str(word) for word in words])
+    begun = []
+    plain = module.Bench.simulation
+
+    def seen(self: Any, systems: Any, *more: Any) -> Any:
+        begun.append(systems)
+        return plain(self, systems, *more)
+
+    monkeypatch.setattr(module.Bench, "simulation", seen)
+    module.Bench(module.arguments()).run()
+    assert len(begun) == (3 if one else 4)
+    first, second = begun[1], begun[-1]
+    same = [
+        np.array_equal(mine.velocities, other.velocities)
+        for mine, other in zip(first, second, strict=True)
+    ]
+    assert same == [one] * 3
+
+
+def test_pairs_lack_no_partner(module: ModuleType) -> None:
+    rows = {"1": {"0": 1, "1": 2, "2": 6}, "1.25x4": {"1": 3, "0": 4}, "2": {"1": 5, "0": 7}}
+    kept = module.only_pairs({"about": "a", "rows": rows})
+    pairs = {"1": {"0": 1, "1": 2}, "1.25x4": {"0": 4, "1": 3}, "2": {"0": 7, "1": 5}}
+    assert kept == {"about": "a", "rows": pairs}
+    assert list(kept["rows"]["1.25x4"]) == list(kept["rows"]["2"]) == ["0", "1"]
+
+
 def test_profiles_differ_by_what_their_shares_do(module: ModuleType) -> None:
     rng = np.random.default_rng(3)
     flat = np.full(360, 1.0 / 360.0)
@@ -73,6 +129,20 @@ def test_profiles_differ_by_what_their_shares_do(module: ModuleType) -> None:
     assert float(cells[6].split()[0]) == pytest.approx(-np.log(1.3), abs=0.03)
     assert cells[6].endswith("**no**")
     assert lines[-1] == "24 bins of 15° hold 100.0 %."
+
+
+def test_the_energy_of_a_spring_comes_off_the_profile(module: ModuleType) -> None:
+    rng = np.random.default_rng(4)
+    centre, stiffness = 100.0, 1.5
+    apart = np.radians((np.arange(-179.5, 180.0) - centre + 180.0) % 360.0 - 180.0)
+    held = np.exp(-0.5 * stiffness * apart**2)
+    counts = rng.multinomial(200000, held / held.sum(), size=32)
+    row = pooled(module, "1", counts=counts, kelvin=np.zeros(32))
+    share, error = module.profile_of(row, 15, (centre, stiffness))
+    assert (np.abs(share - 1.0 / 24.0) < 5.0 * error).all()
+    near, far = int((centre + 180.0) // 15), int((centre + 180.0) // 15 - 12)
+    assert error[far] > 5.0 * error[near]
+    assert module.profile_of(row, 15)[0][far] < 1e-3
 
 
 def test_angles_are_those_of_four_points(module: ModuleType) -> None:
@@ -103,6 +173,7 @@ def test_rows_are_made_once_and_joined(
     ]
     if kind == "dihedral":
         options += ["--dihedral", 1, 0, 3, 4, "--without", 2, 0, 3, 5, 170, 180, "--least", 0]
+        options += ["--spring", 90, 2]
     assert "Two rows are needed" in printed(*options, "--minutes", 0)
     text = printed(*options)
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]

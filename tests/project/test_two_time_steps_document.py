@@ -62,7 +62,7 @@ def test_rows_are_made_once(
         *("multiple_time_steps", tiny_potential, tiny_potential),
         *("--structure", water_file, "--repeat", "1x1x1", "--out", tmp_path / "table"),
         *("--plain", 0.5, "--two-steps", "0.25x2", "--ps", 0.01, "--every-fs", 0.5),
-        *("--equilibrate-ps", 0.002, "--seconds", 0.01, "--device", "cpu"),
+        *("--equilibrate-ps", 0.002, "--seconds", 0.01, "--device", "cpu", "--keep-last"),
     ]
     first = printed(*options, "--minutes", 0.0)
     assert "give the same command" in first
@@ -74,6 +74,10 @@ def test_rows_are_made_once(
         assert one["speeds"]["1x1x1"]["ns_per_day"] > 0.0
         assert set(one["means"]) >= {"U", "X-H", "T kin H", "T conf H", "T kin O", "T conf O"}
         assert 0.0 < one["means"]["T kin H"]["value"] < 1e4
+    start = read_system(tmp_path / "table.start.extxyz").positions
+    for key in record["rows"]:
+        last = read_system(tmp_path / f"table.{key}.last.extxyz").positions
+        assert 0.0 < np.abs(last - start).max() < 3.0
     assert (tmp_path / "table.md").read_text() in text
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert len({line.count("|") for line in lines}) == 1
@@ -126,6 +130,9 @@ def test_temperatures_stand_beside_that_of_the_bath(module: ModuleType) -> None:
     assert (exact.difference, exact.twice_error) == pytest.approx((0.6, 0.2))
     assert checks["T conf H"].twice_error == pytest.approx(2.0 * np.hypot(1.0, 0.3) / 3.01)
     assert [checks[name].word for name in ("T conf H", "T conf H of the bath")] == ["ok", "ok"]
+    record = {"about": {"temperature_K": 300.0}, "rows": {"2x1@own": own | {"ps": 1.0}}}
+    lines = module.markdown(record).splitlines()
+    assert "| 1.000 ± 0.002 | 301.8 ± 0.6 K (+0.60 ± 0.20) | 1 | - | - |" in lines[-1]
     hot = row(module, 2.0, **{"T conf H": value(303.8, 0.1)})
     assert module.state_of(hot, reference) == "?"
     assert module.state_of(hot, reference, 300.0) == "no"
