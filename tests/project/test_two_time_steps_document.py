@@ -290,7 +290,7 @@ def test_the_recipe_of_the_small_potential_runs(
 ) -> None:
     """With fewer frames and steps; it says where its files lie from the root of a clone."""
     recipe = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))
-    assert DistilConfig.model_validate(recipe).steps == 24000
+    assert DistilConfig.model_validate(recipe).steps == 40000
     few = {"temperatures": [300], "trajectories": 2, "frames": 4, "interval": 2.0, "relaxed": 0.0}
     recipe["sampling"] |= few
     changes = {"rounds": 1, "steps": 2, "validations": 1, "earlier_steps": None, "device": "cpu"}
