@@ -78,10 +78,11 @@ class SamplingConfig(Part):
     """Weight of squeezed lattices in the loss; see `clip`, which may take it away."""
     random: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """Further frames in each round that are random crystals and free clusters of up to eight atoms,
-    of the compositions of periodic structures and frames: as drawn, and some way and all the way to
-    minima of the potential that drives dynamics, which lead into its holes."""
+    of the compositions of periodic structures and frames, or, where none is periodic, molecules
+    with atoms out of place: as drawn, and some way and all the way to minima of the potential that
+    drives dynamics, which lead into its holes."""
     random_teacher: str = ""
-    """What labels random structures, where the teachers know crystals alone. Its energies are
+    """What labels random structures, where the teachers know nothing like them. Its energies are
     shifted so that they agree with the teachers' on the lowest structure of each composition.
     Frames of dynamics on which it differs by more than 0.3 eV an atom from them are left out."""
     random_shift: Annotated[float, Field(ge=-5, le=5)] = 0.0

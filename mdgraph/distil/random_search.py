@@ -3,8 +3,11 @@
 A student knows what its teacher was run on. Relaxed from random structures it finds whatever lies
 below, also where no dynamics went: pairs of atoms at half a bond in an open cell, or atoms that
 leave a surface for nothing. Random crystals have whole formula units of the structures at hand,
-clusters are the same without a cell, and the further potential that labels them, which is to know
-such structures, is brought to the level of the teachers on the crystal at rest.
+clusters are the same without a cell. Where no structure is periodic, molecules are torn apart: all
+atoms at random places, all displaced, one put beside another, or a hydrogen bonded to another atom,
+which makes tautomers.
+The further potential that labels them, which is to know such structures, is brought to the level
+of the teachers on the structure that lies lowest.
 """
 
 import logging
@@ -18,7 +21,13 @@ import torch
 from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
-from mdgraph.data.random_structures import random_cluster, random_crystal
+from mdgraph.data.random_structures import (
+    moved_atom,
+    random_cluster,
+    random_crystal,
+    scattered_molecule,
+    tautomer,
+)
 from mdgraph.data.similarity import has_contact
 from mdgraph.distil.config import SamplingConfig
 from mdgraph.distil.sampling import Labelling, Sample, labelled_frame, relaxed_for, with_weight
@@ -30,7 +39,11 @@ logger = logging.getLogger(__name__)
 
 CRYSTALS: Final = "random"
 CLUSTERS: Final = "clusters"
-"""Groups of these frames in a data set."""
+TORN: Final = "torn apart"
+SCATTERED: Final = "scattered"
+MOVED: Final = "atom elsewhere"
+TAUTOMERS: Final = "tautomers"
+"""Groups of these frames in a data set: of crystals, and of molecules."""
 
 _ATOMS: Final = 8
 """Most atoms of a structure, or one formula unit."""
@@ -44,6 +57,16 @@ atoms are nearer than bonds, behind walls that keep those out that come from afa
 
 _CLUSTERS: Final = 1.0 / 3.0
 """Share of the structures that are clusters."""
+
+_MOLECULES: Final = {TORN: 0.25, SCATTERED: 0.25, MOVED: 0.25, TAUTOMERS: 0.25}
+"""Shares of the structures where none is periodic."""
+
+_DRAWS: Final = {SCATTERED: scattered_molecule, MOVED: moved_atom, TAUTOMERS: tautomer}
+
+_ROOM: Final = 3.0, 12.0
+_NEAREST: Final = 0.4
+"""A^3 an atom of a molecule whose atoms are at random places, and of the sum of two covalent radii:
+molecules are looked into more closely than crystals."""
 
 _HELD_OUT: Final = 8
 """Each structure of so many is held out, with its whole way."""
@@ -66,6 +89,10 @@ _KNOWN: Final = 0.1
 """eV an atom. Structures so little above the crystal at rest, of which the teachers say the same,
 are crystals that they know better, and are left out."""
 
+_KNOWN_MOLECULE: Final = 3.0, 0.3
+"""eV, as above of a whole molecule: above rest, and apart from the teachers. A tautomer that they
+have wrong lies an electronvolt or two from where it belongs."""
+
 
 _DOUBT: Final = 0.3
 """eV an atom. Frames on which teachers and the potential that labels random structures differ by
@@ -73,20 +100,25 @@ more lie where nobody knows which is right, and contradict random structures nea
 
 
 @dataclass(frozen=True, eq=False)
-class LowestCrystal:
+class Lowest:
     """The structure of a composition that lies lowest.
 
     Attributes:
-        formula: atomic numbers of one formula unit.
-        volume: A^3 an atom.
+        system: the structure.
+        formula: atomic numbers of one formula unit of a crystal, or of a molecule.
         energy: eV an atom, of the potential that labels random structures.
         shift: eV an atom from there to the teachers.
     """
 
+    system: System
     formula: NDArray[np.int64]
-    volume: float
     energy: float
     shift: float
+
+    @property
+    def volume(self) -> float:
+        """A^3 an atom of a crystal."""
+        return self.system.volume / len(self.system)
 
 
 def random_structures(
@@ -98,11 +130,11 @@ def random_structures(
     device: torch.device,
     seed: int,
 ) -> Labelling:
-    """Random crystals and clusters, some way and all the way to minima of the driver.
+    """Random crystals and clusters, or molecules, some way and all the way to the driver's minima.
 
     Args:
         starts: structures, of which those that are periodic in all directions say what a random
-            one is made of.
+            one is made of; where none is, molecules are torn apart.
         driver: relaxes them.
         teachers: their mean is the level of the energies.
         random_teacher: labels them; None takes the first teacher.
@@ -113,15 +145,20 @@ def random_structures(
     if not config.random:
         return Labelling([], 0)
     labels = random_teacher or teachers[0]
-    rests = _rests([s for s in starts if s.pbc.all()], teachers, labels, device)
-    if not rests:
-        logger.warning("No structure is periodic in all directions, so no random one is made.")
-        return Labelling([], 0)
-    rng = np.random.default_rng([seed, len(CRYSTALS)])
     count = math.ceil(config.random / len(_STAGES))
     clusters = math.ceil(_CLUSTERS * count)
+    counts = {CLUSTERS: clusters, CRYSTALS: count - clusters}
+    known = [system for system in starts if system.pbc.all()]
+    if not known:
+        known = [system for system in starts if not system.pbc.any()]
+        counts = {kind: math.ceil(share * count) for kind, share in _MOLECULES.items()}
+    rests = _rests(known, teachers, labels, device)
+    if not rests:
+        logger.warning("No structure is periodic in all directions or none, so none is random.")
+        return Labelling([], 0)
+    rng = np.random.default_rng([seed, len(CRYSTALS)])
     samples, origins = [], []
-    for kind, number in ((CLUSTERS, clusters), (CRYSTALS, count - clusters)):
+    for kind, number in counts.items():
         own = [_structure(rests, rng, kind) for _ in range(number)]
         for place, system in _ways([system for system, _ in own], driver, device):
             samples.append(Sample(system, kind, place % _HELD_OUT == 0))
@@ -173,30 +210,26 @@ def _formula(numbers: NDArray[np.int64]) -> tuple[int, ...]:
 
 
 def _rests(
-    crystals: Sequence[System],
+    known: Sequence[System],
     teachers: Sequence[Evaluator],
     labels: Evaluator,
     device: torch.device,
-) -> list[LowestCrystal]:
+) -> list[Lowest]:
     """The lowest structure of each composition."""
-    if not crystals:
+    if not known:
         return []
-    sizes = np.array([len(system) for system in crystals])
-    energies = np.mean([_energies(crystals, one, device) for one in teachers], axis=0) / sizes
+    sizes = np.array([len(system) for system in known])
+    energies = np.mean([_energies(known, one, device) for one in teachers], axis=0) / sizes
     lowest: dict[tuple[int, ...], int] = {}
-    for place, system in enumerate(crystals):
-        formula = _formula(system.numbers)
+    for place, system in enumerate(known):
+        periodic = bool(system.pbc.all())
+        formula = _formula(system.numbers) if periodic else tuple(sorted(system.numbers.tolist()))
         if energies[place] < energies[lowest.setdefault(formula, place)]:
             lowest[formula] = place
     places = list(lowest.values())
-    others = _energies([crystals[place] for place in places], labels, device) / sizes[places]
+    others = _energies([known[place] for place in places], labels, device) / sizes[places]
     return [
-        LowestCrystal(
-            np.array(formula),
-            crystals[place].volume / len(crystals[place]),
-            float(other),
-            float(energies[place] - other),
-        )
+        Lowest(known[place], np.array(formula), float(other), float(energies[place] - other))
         for (formula, place), other in zip(lowest.items(), others, strict=True)
     ]
 
@@ -210,9 +243,14 @@ def _energies(
 
 
 def _structure(
-    rests: Sequence[LowestCrystal], rng: np.random.Generator, kind: str
-) -> tuple[System, LowestCrystal]:
+    rests: Sequence[Lowest], rng: np.random.Generator, kind: str
+) -> tuple[System, Lowest]:
     rest = rests[int(rng.integers(len(rests)))]
+    if kind == TORN:
+        room = float(rng.uniform(*_ROOM))
+        return random_cluster(rest.system.numbers, room, rng, _NEAREST), rest
+    if kind in _DRAWS:
+        return _DRAWS[kind](rest.system, rng, _NEAREST), rest
     units = int(rng.integers(1, max(1, _ATOMS // len(rest.formula)) + 1))
     numbers = np.tile(rest.formula, units)
     volume = rest.volume * float(np.exp(rng.uniform(*np.log(_VOLUME))))
@@ -236,7 +274,7 @@ def _ways(
 
 def _labelled(
     samples: Sequence[Sample],
-    origins: Sequence[LowestCrystal],
+    origins: Sequence[Lowest],
     teachers: Sequence[Evaluator],
     labels: Evaluator,
     config: SamplingConfig,
@@ -263,7 +301,10 @@ def _labelled(
         above = result.energy / len(sample.system) - rest.energy
         holes += above < -_HOLE
         own = energy / len(sample.system) - rest.energy - rest.shift
-        if above < _KNOWN and abs(own - above) < _KNOWN:
+        near, alike = _KNOWN, _KNOWN
+        if not rest.system.pbc.all():
+            near, alike = (limit / len(sample.system) for limit in _KNOWN_MOLECULE)
+        if above < near and abs(own - above) < alike:
             continue
         # What is not a number is not sound.
         if -_HOLE <= above <= _HIGHEST and np.abs(result.forces).max() <= config.largest_force:

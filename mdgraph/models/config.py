@@ -64,9 +64,9 @@ class CoulombConfig(_Frozen):
 class RepulsionConfig(_Frozen):
     """Ziegler-Biersack-Littmark screened nuclear repulsion."""
 
-    kind: Literal["torchmdnet_prior", "torchmdnet_network", "matgl"]
+    kind: Literal["torchmdnet_prior", "torchmdnet_network", "matgl", "contact"]
     cutoff: Range
-    """A; for torchmdnet_network the range of the neighbor list."""
+    """A; for torchmdnet_network and contact the range of the neighbor list."""
     cutoff_lower: Annotated[float, Field(ge=0, le=100)] = 0.0
     """A; closer pairs have no energy (TorchMD-Net does not list them)."""
 

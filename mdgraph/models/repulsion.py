@@ -1,14 +1,17 @@
-"""Screened nuclear repulsion (Ziegler, Biersack, Littmark 1985), in the forms of three programs.
+"""Screened nuclear repulsion (Ziegler, Biersack, Littmark 1985), in four forms.
 
 All compute E_ij = k Z_i Z_j / d * phi(d / a_ij) * w(d / r_ij) in the dtype of the pair vectors,
 where phi is a sum of four exponentials and the window w falls from 1 to 0. They differ in the
-constants of a pair of elements, and in the window.
+constants of a pair of elements, and in the window. Three are those of other programs. The fourth,
+`contact`, ends where atoms are as far apart as in training, so it can be added to a network that
+was trained without it.
 """
 
 import math
 from typing import Final, NamedTuple
 
 import torch
+from ase.data import covalent_radii
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -23,6 +26,11 @@ _LENGTH: Final = 0.8854 * 0.529177210903
 """a_ij (Z_i^0.23 + Z_j^0.23), A."""
 _COULOMB: Final = 14.399645
 """eV A."""
+
+CONTACT: Final = 0.7
+"""Of the sum of two covalent radii, the range of `contact`. Bonds at rest have 0.77 and more.
+Networks fall by up to 30 eV where a pair comes to 0.4, and there a carbon repels a hydrogen by 28
+eV and another carbon by 53."""
 
 
 class PairConstants(NamedTuple):
@@ -49,7 +57,7 @@ def window(u: Tensor, order: int) -> Tensor:
 
 
 class Repulsion(nn.Module):
-    """Base class of the three forms.
+    """Base class of all forms.
 
     Attributes:
         cutoff: A; longer pairs have no energy, whatever the window.
@@ -191,6 +199,33 @@ class MatGLRepulsion(Repulsion):
         return torch.stack([coefficients / coefficients.sum(), exponents])
 
 
+class ContactRepulsion(Repulsion):
+    """The universal repulsion, of nuclei nearer than bonds or than any in the training frames.
+
+    Attributes:
+        reach: (119, 119) A, range of each pair, the same in both directions.
+    """
+
+    order = 6
+    reach: Tensor
+
+    def __init__(self, config: RepulsionConfig) -> None:
+        super().__init__(config)
+        self.register_buffer("reach", contact_reach().clamp(max=config.cutoff).float().double())
+
+    def constants(self, first: Tensor, second: Tensor) -> PairConstants:
+        """See Repulsion."""
+        strength = _COULOMB * (first * second).double()
+        inverse = (first.double() ** _POWER + second.double() ** _POWER) / _LENGTH
+        return PairConstants(strength, inverse, self.reach[first, second].double())
+
+
+def contact_reach(share: float = CONTACT) -> Tensor:
+    """(119, 119) float64 A, a share of the sum of two covalent radii."""
+    radii = torch.tensor(covalent_radii[: len(SYMBOLS)], dtype=torch.float64)
+    return share * (radii[:, None] + radii)
+
+
 def _before_softplus(value: Tensor) -> nn.Parameter:
     return nn.Parameter(torch.log(torch.expm1(value.double())))
 
@@ -204,3 +239,5 @@ def repulsion(config: RepulsionConfig) -> Repulsion:
             return TorchMDNetNetwork(config)
         case "matgl":
             return MatGLRepulsion(config)
+        case "contact":
+            return ContactRepulsion(config)

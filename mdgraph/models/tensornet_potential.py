@@ -10,10 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from mdgraph.errors import InputError
-from mdgraph.models.config import CoulombConfig, DispersionConfig, TensorNetConfig
+from mdgraph.models.config import (
+    CoulombConfig,
+    DispersionConfig,
+    RepulsionConfig,
+    TensorNetConfig,
+)
 from mdgraph.models.ops.messages import sum_slots
-from mdgraph.models.potential import Atoms, ListRoles, TrainablePotential
-from mdgraph.models.repulsion import TorchMDNetNetwork, repulsion
+from mdgraph.models.potential import Atoms, Domain, ListRoles, TrainablePotential
+from mdgraph.models.repulsion import (
+    CONTACT,
+    ContactRepulsion,
+    TorchMDNetNetwork,
+    contact_reach,
+    repulsion,
+)
 from mdgraph.models.tensornet import EdgeNetwork, PerceptronReadout, TensorNet, readout
 from mdgraph.models.tensornet2 import Coulomb, TensorNet2
 from mdgraph.neighbors.pairs import Pairs
@@ -162,6 +173,27 @@ class TensorNetPotential(TrainablePotential):
             cutoff = float(cutoff)
         return self._with(self.config.model_copy(update={"coulomb": CoulombConfig(cutoff=cutoff)}))
 
+    def with_contact_repulsion(self, domain: Domain, share: float = CONTACT) -> Self:
+        """A copy whose atoms repel each other where they are nearer than in any training frame.
+
+        Energies of the frames that the domain was measured on stay as they are.
+
+        Args:
+            domain: of this potential.
+            share: of the sum of two covalent radii; the repulsion reaches no farther.
+        """
+        reach = contact_reach(share)
+        rows = domain.species
+        reach[rows[:, None], rows] = reach[rows[:, None], rows].minimum(domain.shortest)
+        # In float32, as files have it, and never longer.
+        reach = torch.nextafter(reach.float(), torch.zeros(())).double()
+        kept = [part for part in self.config.repulsion if part.kind != "contact"]
+        added = RepulsionConfig(kind="contact", cutoff=float(reach.max()))
+        copy = type(self)(self.config.model_copy(update={"repulsion": (*kept, added)}))
+        own = {name: value for name, value in self.state_dict().items() if ".reach" not in name}
+        copy.load_state_dict(own | {f"repulsions.{len(kept)}.reach": reach})
+        return copy.to(self.device)
+
     def forward(self, atoms: Atoms, pairs: tuple[Pairs, ...]) -> Tensor:
         """See Potential."""
         return self.energies_and_charges(atoms, pairs)[0]
@@ -256,10 +288,11 @@ class TensorNetPotential(TrainablePotential):
         network has no force on any structure.
         """
         for part in self.repulsions:
-            if not isinstance(part, TorchMDNetNetwork):
+            if not isinstance(part, TorchMDNetNetwork | ContactRepulsion):
                 continue
             species = torch.tensor(self.species)
-            radii = part.radii[species][:, species]
+            table = part.radii if isinstance(part, TorchMDNetNetwork) else part.reach
+            radii = table[species][:, species]
             wrong = ~torch.isclose(radii, radii.T, rtol=1e-6) | (radii <= 0.0)
             if bool(wrong.any()):
                 first, second = (SYMBOLS[self.species[row]] for row in wrong.nonzero()[0])

@@ -174,7 +174,8 @@ class NetworkConfig(Part):
     readout: ReadoutConfig = ReadoutConfig(hidden=(32,))
     """From the features of an atom to its energy: widths of the hidden layers."""
     repulsion: tuple[RepulsionConfig, ...] = ()
-    """Screened repulsion of nuclei, such as [{kind: matgl, cutoff: 5}]."""
+    """Screened repulsion of nuclei, such as [{kind: matgl, cutoff: 5}], or [{kind: contact,
+    cutoff: 2}] between atoms nearer than bonds (0.7 of the sum of their covalent radii)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -24,6 +24,7 @@ from mdgraph.system import System, hill_formula
 from mdgraph.units import SPEED_OF_LIGHT
 from mdgraph.validate.judge import JUDGE_NAME, Judge
 from mdgraph.validate.scans import Molecule, Scan, all_scans, mode_scans
+from mdgraph.validate.torn_checks import torn_checks
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 
 logger = logging.getLogger(__name__)
@@ -237,31 +238,45 @@ def _checks_of(
     if not quick:
         scans += _relaxed_torsions(molecule, scans, probe)
     curves = _energies(scans, probe)
-    rest = _lowest(system, scans, curves, probe, judge)
-    results = [
-        judge_scan(scan, values - scan.copies * rest.energy, other - scan.copies * rest.judge)
-        for scan, values, other in zip(scans, curves, _judge_energies(scans, judge), strict=True)
-    ]
+    alone = _at_rest(system, probe, judge)
+    rest = _lowest(alone, scans, curves, judge)
+    results = []
+    for scan, values, other in zip(scans, curves, _judge_energies(scans, judge), strict=True):
+        # Pairs are judged by what binds them, not by twice what the judge says of one molecule.
+        zero = rest if scan.copies == 1 else alone
+        energy, judged = values - scan.copies * zero.energy, other - scan.copies * zero.judge
+        results.append(judge_scan(scan, energy, judged))
     for family in dict.fromkeys(scan.family for scan in scans):
         own = [result for result in results if result.scan.family == family]
         yield family_check(f"{family} of {title}", own)
+    limits = (HOLE, WALL, WALL_SHARE, JUDGED_BELOW)
+    yield from torn_checks(title, system, rest, probe, judge, limits, quick)
+
+
+def _at_rest(system: System, probe: MoleculeProbe, judge: Judge | None) -> Rest:
+    """Energies of a structure that is at rest."""
+    energy = probe.evaluate([system], "structure")[0].energy
+    return Rest(energy, float(judge([system])[0]) if judge else math.nan)
 
 
 def _lowest(
-    system: System,
+    alone: Rest,
     scans: Sequence[Scan],
     curves: Sequence[Array],
-    probe: MoleculeProbe,
     judge: Judge | None,
 ) -> Rest:
     """The lowest of a structure at rest and all relaxed torsions."""
-    structures, energies = [system], [probe.evaluate([system], "structure")[0].energy]
-    for scan, values in zip(scans, curves, strict=True):
-        if scan.family == RELAXED:
-            structures += scan.systems
-            energies += values.tolist()
-    place = int(np.nanargmin(energies))
-    return Rest(energies[place], float(judge([structures[place]])[0]) if judge else math.nan)
+    relaxed = [
+        (energy, system)
+        for scan, values in zip(scans, curves, strict=True)
+        if scan.family == RELAXED
+        for energy, system in zip(values.tolist(), scan.systems, strict=True)
+        if energy < alone.energy
+    ]
+    if not relaxed:
+        return alone
+    energy, system = min(relaxed, key=lambda one: one[0])
+    return Rest(energy, float(judge([system])[0]) if judge else math.nan)
 
 
 def _minimum_check(

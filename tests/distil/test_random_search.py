@@ -11,7 +11,16 @@ from toys import HoledPairs
 
 from mdgraph.distil import random_search
 from mdgraph.distil.config import SamplingConfig
-from mdgraph.distil.random_search import CLUSTERS, CRYSTALS, random_structures, without_doubt
+from mdgraph.distil.random_search import (
+    CLUSTERS,
+    CRYSTALS,
+    MOVED,
+    SCATTERED,
+    TAUTOMERS,
+    TORN,
+    random_structures,
+    without_doubt,
+)
 from mdgraph.distil.sampling import Labelling, Sample, labelled_frame
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import evaluate_with
@@ -85,11 +94,40 @@ def test_frames_on_which_the_further_potential_differs_by_far_are_left_out() -> 
     assert without_doubt(given, [CRYSTAL], [teacher], None, CPU) is given
 
 
-def test_without_a_crystal_there_is_nothing_to_make(caplog: pytest.LogCaptureFixture) -> None:
-    molecule = from_ase(Atoms("Cu2", [[0, 0, 0], [0, 0, 2.2]]))
+def test_molecules_are_torn_apart_where_nothing_is_periodic() -> None:
+    molecule = from_ase(Atoms("Cu4", [[0, 0, 0], [2.5, 0, 0], [0, 2.5, 0], [0, 0, 2.5]]))
     teacher = AutogradEvaluator(HoledPairs())
-    made = random_structures([molecule], teacher, [teacher], None, CONFIG, CPU, 1)
+    labels = AutogradEvaluator(HoledPairs(atom=-3.0))
+    found = random_structures([molecule], teacher, [teacher], labels, CONFIG, CPU, 1)
+    assert {frame.group for frame in found.frames} <= {TORN, SCATTERED, MOVED, TAUTOMERS}
+    assert len({frame.group for frame in found.frames}) > 1
+    rest = energy(HoledPairs(), molecule)
+    for frame in found.frames:
+        assert len(frame) == 4
+        assert not frame.pbc.any()
+        # On the level of the teachers, whose own label differs by 12 eV.
+        own = energy(HoledPairs(), System(frame.numbers, frame.positions))
+        assert frame.energy == pytest.approx(own, abs=2e-3)
+        # The teachers say the same of all of them, so those near rest are left to them.
+        assert frame.energy > rest + random_search._KNOWN_MOLECULE[0]
+
+
+def test_a_molecule_that_teachers_have_wrong_is_labelled_however_low() -> None:
+    molecule = from_ase(Atoms("Cu4", [[0, 0, 0], [2.5, 0, 0], [0, 2.5, 0], [0, 0, 2.5]]))
+    wrong = AutogradEvaluator(HoledPairs(free=-2.5))
+    labels = AutogradEvaluator(HoledPairs())
+    found = random_structures([molecule], wrong, [wrong], labels, CONFIG, CPU, 1)
+    energies = [energy(HoledPairs(), System(f.numbers, f.positions)) for f in found.frames]
+    assert min(energies) < energy(HoledPairs(), molecule) + 2.0
+
+
+def test_without_a_crystal_or_molecule_there_is_nothing_to_make(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    slab = from_ase(Atoms("Cu2", [[0, 0, 0], [0, 0, 2.2]], cell=[2.5, 2.5, 9], pbc=[1, 1, 0]))
+    teacher = AutogradEvaluator(HoledPairs())
+    made = random_structures([slab], teacher, [teacher], None, CONFIG, CPU, 1)
     assert made.frames == []
-    assert "no random one" in caplog.text
+    assert "none is random" in caplog.text
     config = CONFIG.model_copy(update={"random": 0})
     assert random_structures([CRYSTAL], teacher, [teacher], None, config, CPU, 1).frames == []

@@ -38,6 +38,10 @@ SETTINGS["far"] = TENSORNET | {
     "layers": 0,
     "repulsion": ({"kind": "torchmdnet_prior", "cutoff": 4.3}, {"kind": "matgl", "cutoff": 2.0}),
 }
+SETTINGS["contact"] = TENSORNET | {
+    "layers": 0,
+    "repulsion": ({"kind": "contact", "cutoff": CUTOFF},),
+}
 COULOMB = TENSORNET2 | {
     "layers": 0,
     "coulomb": {"cutoff": 5.1},
@@ -74,7 +78,12 @@ class Alone:
 
 @cache
 def potential(name: str) -> TensorNetPotential:
-    return network(**SETTINGS[name])
+    made = network(**SETTINGS[name])
+    if name == "contact":
+        # Farther than it goes, so that atoms of the systems below are within it.
+        (part,) = made.repulsions
+        part.reach.copy_((2.2 * part.reach).clamp(max=CUTOFF))
+    return made
 
 
 @cache
@@ -188,8 +197,9 @@ def test_forces_and_virial_are_differences_of_the_energy(name: str) -> None:
 @NAMES
 def test_pairs_beyond_the_cutoff_add_exactly_nothing(backend: str, name: str) -> None:
     end = max(part["cutoff"] for part in SETTINGS[name]["repulsion"])
-    if name == "torchmdnet_network":
-        end = float(potential(name).repulsions[0].radii[6, 8])
+    if name in ("torchmdnet_network", "contact"):
+        (part,) = potential(name).repulsions
+        end = float((part.reach if name == "contact" else part.radii)[6, 8])
     ends = (end, float(np.nextafter(end, 9.0)))
     systems = [System([6, 8], np.array([[0.0, 0, 0], [0, 0, one]])) for one in ends]
     nothing = computed(backend, name, *systems, System([1], np.zeros((1, 3))), skin=0.5)

@@ -1,6 +1,7 @@
-"""The repulsion of nuclei in its three dialects."""
+"""The repulsion of nuclei in its three dialects, and that of atoms nearer than in training."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import torch
 from random_networks import TENSORNET, energy_of, evaluated, network
 from torch import Tensor
 
-from mdgraph.models import TensorNetConfig, TensorNetPotential
+from mdgraph.checkpoints import load, save
+from mdgraph.models import Domain, TensorNetConfig, TensorNetPotential
 from mdgraph.system import System
 
 
@@ -64,6 +66,47 @@ def test_network_repulsion_is_nothing_beyond_the_range_of_its_list() -> None:
     bare = evaluated(without, system).energy
     assert torch.equal(evaluated(potential, system).energy, bare)
     assert torch.equal(evaluated(potential, system, skin=1.0).energy, bare)
+
+
+@pytest.mark.parametrize("distance", [0.3, 0.7, 0.98, 1.0])
+def test_contact_repulsion_is_universal_and_ends_below_all_bonds(distance: float) -> None:
+    """At 0.7 of 1.42 A of carbon and oxygen."""
+    length = 0.8854 * 0.529177210903 / (6**0.23 + 8**0.23)
+    u = distance / (0.7 * 1.42)
+    window = 1.0 - 28.0 * u**6 + 48.0 * u**7 - 21.0 * u**8 if u < 1.0 else 0.0
+    screening = COEFFICIENTS @ np.exp(-EXPONENTS * distance / length)
+    expected = 14.399645 * 48 / distance * screening * window
+    assert repulsive_energy("contact", 2.0, distance) == pytest.approx(expected, rel=1e-5, abs=1e-9)
+
+
+def domain_of(shortest: float) -> Domain:
+    """Of hydrogen, carbon and oxygen, whose carbon and oxygen were so near."""
+    species = torch.tensor([1, 6, 8])
+    nearest = torch.full((3, 3), torch.inf, dtype=torch.float64)
+    nearest[1, 2] = nearest[2, 1] = shortest
+    nothing = torch.zeros(3, 4, dtype=torch.float64)
+    return Domain(species, nothing, nearest, nothing[:, :2], nothing, torch.eye(5), nothing[:, :2])
+
+
+def test_atoms_that_were_near_in_training_feel_no_added_repulsion(tmp_path: Path) -> None:
+    plain = network(**TENSORNET)
+    added = plain.with_contact_repulsion(domain_of(0.8))
+    for distance in (0.8, 0.9, 3.0):
+        system = dimer(6, 8, distance)
+        assert torch.equal(energy_of(added, system), energy_of(plain, system))
+    near = dimer(6, 8, 0.7)
+    assert float(energy_of(added, near)) > float(energy_of(plain, near)) + 0.1
+    # Carbons, of which the training frames have no pair, repel each other from 0.7 of 1.52 A on.
+    assert torch.equal(energy_of(added, dimer(6, 6, 1.07)), energy_of(plain, dimer(6, 6, 1.07)))
+    assert float(energy_of(added, dimer(6, 6, 0.9))) > float(energy_of(plain, dimer(6, 6, 0.9)))
+
+    save(added, tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
+    assert torch.equal(energy_of(again, near), energy_of(added, near))
+    assert again.flaw() is None
+    once = added.with_contact_repulsion(domain_of(0.8))
+    assert len(once.repulsions) == 1
+    assert torch.equal(energy_of(once, near), energy_of(added, near))
 
 
 @pytest.mark.parametrize("distance", [0.7, 1.3, 2.4, 3.3])

@@ -1,6 +1,7 @@
 """Checks of molecules: scans move what they say, a sound toy passes, planted faults are caught."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from bonded_toy import BondedToy, gaussian, structure
 from mdgraph.engine.batches import evaluate_with
 from mdgraph.errors import InputError
 from mdgraph.system import System, hill_formula
+from mdgraph.validate import torn_checks
 from mdgraph.validate.judge import gfn2, judge_check
 from mdgraph.validate.molecule_checks import (
     FALL,
@@ -36,6 +38,11 @@ from mdgraph.validate.verdicts import Check, Verdict
 CPU = torch.device("cpu")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torn_checks, "STRUCTURES", (8, 4))
 
 
 def by_name(checks: Iterable[Check]) -> dict[str, Check]:
@@ -193,10 +200,10 @@ def test_a_sound_toy_passes_everywhere() -> None:
     toy = BondedToy(system)
     checks = by_name(molecule_checks([system], toy, CPU, judge=toy.judge))
     assert {check.verdict for check in checks.values()} == {Verdict.OK}, checks
-    families = {name.removesuffix(" of CH4O") for name in checks}
+    families = {re.sub(" (of|in) CH4O", "", name) for name in checks}
     assert families == {
         *("minimum", "vibrations", "bonds", "angles", "turns", "hydrogens", "dimers"),
-        *("relaxed torsions", "modes"),
+        *("relaxed torsions", "modes", "atoms moved", "atoms scattered"),
     }
     assert len(checks["vibrations of CH4O"].numbers["frequencies_per_cm"]) == 12
     assert checks["bonds of CH4O"].panels
@@ -230,6 +237,41 @@ def test_an_added_gaussian_is_seen(fault, family: str, verdicts: set[Verdict]) -
         )
     )
     assert checks[f"{family} of CH4O"].verdict in verdicts, checks[f"{family} of CH4O"].sentence
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_a_hole_between_atoms_out_of_place_is_wrong(judged: bool) -> None:
+    """Hydrogens 0.4 A apart, as no scan has them, on a potential that is sound elsewhere."""
+    system = structure()
+    hydrogens = np.flatnonzero(system.numbers == 1)
+
+    def fault(distances: torch.Tensor) -> torch.Tensor:
+        apart = distances[hydrogens][:, hydrogens] + 9.0 * torch.eye(len(hydrogens))
+        return -300.0 * torch.exp(-0.5 * ((apart - 0.35) / 0.15) ** 2).sum()
+
+    judge = BondedToy(system).judge if judged else None
+    found = by_name(molecule_checks([system], BondedToy(system, fault), CPU, judge=judge))
+    assert found["hydrogens of CH4O"].verdict is not Verdict.WRONG
+    assert found["atoms scattered in CH4O"].verdict is Verdict.WRONG
+    assert "in a hole" in found["atoms scattered in CH4O"].sentence
+    assert ("GFN2-xTB" in found["atoms scattered in CH4O"].sentence) == judged
+
+
+def test_pairs_are_judged_by_what_binds_them() -> None:
+    """By the turned form, where potential and judge differ most, each pair would lie far off."""
+    system = structure()
+    hydroxyl, methyl = 3, 4
+    assert system.symbols[hydroxyl] == system.symbols[methyl] == "H"
+    turned = gaussian(hydroxyl, methyl, -0.25, 2.8)
+    toy = BondedToy(system, turned)
+
+    def judge(systems: Sequence[System]) -> np.ndarray:
+        return BondedToy(system).judge(systems) - 4.0 * (toy.judge(systems) - plain(systems))
+
+    plain = BondedToy(system).judge
+    found = by_name(molecule_checks([system], toy, CPU, judge=judge))
+    assert found["turns of CH4O"].verdict is Verdict.WRONG
+    assert found["dimers of CH4O"].verdict is Verdict.OK
 
 
 def test_random_weights_are_wrong(tiny_potential) -> None:
