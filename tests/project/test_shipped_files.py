@@ -184,7 +184,7 @@ def test_means_over_seeds_are_those_of_each_seed(shipping: ModuleType, name: str
         ("aspirin-pbe", "bonds of C9H8O4", "0.52", "21 bonds squeezed and stretched"),
         ("aspirin-pbe", "torsions of C9H8O4", "0.49", "a turn about C6-O12"),
         ("ethanol-pbe", "dimers of C2H6O", "0.75", "two molecules, from 1 A apart | |"),
-        ("copper-pbe", "stacking fault of Cu", "2", "| copper-pbe | five lattices"),
+        ("copper-pbe", "stacking fault of Cu", "3", "| copper-pbe | five lattices"),
         ("silicon-pbe", "vacancy of Si", "2.83", "| silicon-pbe | the same"),
         ("silicon-pbe", "surfaces of Si", "1.65", "| silicon-pbe | the same"),
         ("water-pbe0", "bonds of H2O", "0.51", "| water-pbe0 | a molecule alone"),

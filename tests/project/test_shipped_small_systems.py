@@ -43,8 +43,6 @@ MISSED = {("silicon-pbe", "energy_mae_meV_per_atom")}
 """Means over seeds beyond what is wanted, which docs/errors.md tells; what ships is within."""
 LIQUID = "water-pbe0-small"
 """Starts from the liquid of its teacher, which is no minimum."""
-OLDER = {"copper-pbe"}
-"""Trained when the hash of a training held defaults too."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ def test_errors_on_held_out_frames_are_those_of_the_metrics(
     assert split == json.loads((shipped.folder / "split.json").read_text(encoding="utf-8"))
     with contextlib.closing(Dataset(data)) as dataset:
         assert dataset.sha256() == shipped.metrics["data_sha256"]
-        if shipped.name not in OLDER and "distilled" not in shipped.metrics:
+        if "distilled" not in shipped.metrics:
             assert training_hash(shipped.settings, dataset) == shipped.metrics["training_hash"]
         frames = list(dataset.frames(split[shipped.held_out]))
     device, precision = torch.device("cpu"), precision_named("mixed")
