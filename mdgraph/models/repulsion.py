@@ -11,14 +11,13 @@ import math
 from typing import Final, NamedTuple
 
 import torch
-from ase.data import covalent_radii
 from torch import Tensor, nn
 from torch.nn import functional
 
 from mdgraph.models.config import RepulsionConfig
 from mdgraph.models.ops.messages import sum_slots
 from mdgraph.neighbors.pairs import PairBlock, Pairs
-from mdgraph.units import SYMBOLS
+from mdgraph.units import COVALENT_RADII, SYMBOLS
 
 _UNIVERSAL: Final = ((0.1818, 0.5099, 0.2802, 0.02817), (3.2, 0.9423, 0.4029, 0.2016))
 _POWER: Final = 0.23
@@ -222,7 +221,7 @@ class ContactRepulsion(Repulsion):
 
 def contact_reach(share: float = CONTACT) -> Tensor:
     """(119, 119) float64 A, a share of the sum of two covalent radii."""
-    radii = torch.tensor(covalent_radii[: len(SYMBOLS)], dtype=torch.float64)
+    radii = torch.from_numpy(COVALENT_RADII)
     return share * (radii[:, None] + radii)
 
 

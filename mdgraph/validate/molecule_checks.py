@@ -250,7 +250,9 @@ def _checks_of(
         own = [result for result in results if result.scan.family == family]
         yield family_check(f"{family} of {title}", own)
     limits = (HOLE, WALL, WALL_SHARE, JUDGED_BELOW)
-    yield from torn_checks(title, system, rest, probe, judge, limits, quick)
+    yield from torn_checks(
+        title, system, (rest.energy, rest.judge), probe.relax, judge, limits, quick
+    )
 
 
 def _at_rest(system: System, probe: MoleculeProbe, judge: Judge | None) -> Rest:

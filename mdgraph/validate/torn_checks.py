@@ -7,7 +7,7 @@ have, an energy far below any molecule. Relaxed from there it says so itself.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +19,15 @@ from mdgraph.data.random_structures import (
     scattered_molecule,
     tautomer,
 )
+from mdgraph.engine.relaxation import Relaxed
 from mdgraph.errors import MDGraphError
 from mdgraph.system import System
 from mdgraph.validate.judge import JUDGE_NAME, Judge
 from mdgraph.validate.verdicts import Check, Curves, Verdict
 
-if TYPE_CHECKING:
-    from mdgraph.validate.molecule_checks import MoleculeProbe, Rest
-
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator], System]
+Relax = Callable[[Sequence[System], int, float], Sequence[Relaxed]]
 
 CLOSEST: Final = 0.3
 """Of the sum of two covalent radii: no atoms are nearer when they are drawn."""
@@ -63,8 +62,8 @@ _SEED: Final = 11
 def torn_checks(
     title: str,
     system: System,
-    rest: "Rest",
-    probe: "MoleculeProbe",
+    rest: tuple[float, float],
+    relax: Relax,
     judge: Judge | None,
     limits: tuple[float, float, float, float],
     quick: bool,
@@ -74,8 +73,8 @@ def torn_checks(
     Args:
         title: formula of the molecule.
         system: at rest.
-        rest: energies of the lowest structure known.
-        probe: of the potential.
+        rest: eV, of the lowest structure known, by the potential and by the judge.
+        relax: structures at rest, from these, so many steps and this force at most.
         judge: see `Judge`; None leaves to physics what it can judge.
         limits: eV of a hole and of a wall, the wall's share of the judge's energy, and the energy
             up to which there are walls.
@@ -96,14 +95,14 @@ def torn_checks(
         rng = np.random.default_rng(_SEED)
         starts = [draws[place % len(draws)](rng) for place in range(count)]
         starts = [start.replace(charge=system.charge) for start in starts]
-        yield _check(f"{name} in {title}", starts, rest, probe, judge, limits, STEPS[quick])
+        yield _check(f"{name} in {title}", starts, rest, relax, judge, limits, STEPS[quick])
 
 
 def _check(
     name: str,
     starts: Sequence[System],
-    rest: "Rest",
-    probe: "MoleculeProbe",
+    rest: tuple[float, float],
+    relax: Relax,
     judge: Judge | None,
     limits: tuple[float, float, float, float],
     steps: int,
@@ -114,16 +113,16 @@ def _check(
     values: list[float] = []
     for first in range(0, len(starts), PART):
         try:
-            for one in probe.relax(starts[first : first + PART], steps, FORCE):
+            for one in relax(starts[first : first + PART], steps, FORCE):
                 ends.append(one.system)
                 values.append(one.result.energy)
         except MDGraphError as error:
             return Check(name, Verdict.WRONG, f"Some cannot be relaxed: {error}")
-    energies = np.array(values) - rest.energy
+    energies = np.array(values) - rest[0]
     if not np.isfinite(energies).all():
         return Check(name, Verdict.WRONG, "Energies are not finite where some of them end.")
     contacts = np.array([_contact(system) for system in ends])
-    judged = judge(ends) - rest.judge if judge is not None else np.full(len(ends), np.nan)
+    judged = judge(ends) - rest[1] if judge is not None else np.full(len(ends), np.nan)
     # Another isomer may lie as low, and so does the judge there, but for its error.
     below = (energies < -hole) & ~(judged < energies + wall)
     sure = (

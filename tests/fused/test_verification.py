@@ -55,7 +55,7 @@ class TestAllAtoms:
     ) -> None:
         at = computed(Fast(potential), crystal(), molecule(), precision=precision)
         before = at.state.snapshot()
-        with caplog.at_level(logging.INFO, "mdgraph"):
+        with caplog.at_level(logging.INFO, "mdgraph.fused.verification"):
             found = checked(at)
         assert found is not None
         assert (found.atoms, found.systems, found.how) == (13, 2, "all")
@@ -76,7 +76,7 @@ class TestAllAtoms:
             state.forces[3, 1] += 1e-3
 
         at = computed(Fast(potential, torch.float64, shifted), crystal(), precision="fast")
-        with caplog.at_level(logging.INFO, "mdgraph"):
+        with caplog.at_level(logging.INFO, "mdgraph.fused.verification"):
             found = checked(at)
         assert found is not None
         assert found.force_rms == pytest.approx(1e-3 / math.sqrt(18), rel=1e-4)
@@ -270,7 +270,7 @@ class TestSampledAtoms:
 
     def test_atoms_that_nearly_touch_pass_at_full_size(self) -> None:
         """Forces change by more than themselves on the way, and Simpson's rule errs by eV."""
-        system = System(np.array([6, 8]), np.array([[0.0, 0.0, 0.0], [0.3, 0.4, 0.75]]))
+        system = System(np.array([6, 8]), np.array([[0.0, 0.0, 0.0], [0.24, 0.32, 0.6]]))
         for precision in ("mixed", "double"):
             evaluator = FusedTensorNet(load("acac-pbe"), precision)
             at = computed(evaluator, system, precision=precision)

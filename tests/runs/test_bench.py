@@ -52,7 +52,7 @@ class Uncaptured:
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the modes of CUDA run on a CPU."""
-    for module in ("engine.dynamics", "runs.bench"):
+    for module in ("engine.step_graphs", "runs.bench"):
         monkeypatch.setattr(f"mdgraph.{module}.captured", Uncaptured)
 
 
@@ -261,7 +261,7 @@ class TestModes:
     def test_a_failed_capture_is_said(
         self, simulation: Simulation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for module in ("engine.dynamics", "runs.bench"):
+        for module in ("engine.step_graphs", "runs.bench"):
             monkeypatch.setattr(f"mdgraph.{module}.captured", lambda *_, **options: None)
         refused = 0
         for mode in modes(torch.device("cuda")):
