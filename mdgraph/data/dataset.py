@@ -23,7 +23,7 @@ from mdgraph.arguments import check_fields, checked, shown
 from mdgraph.errors import FileError, InputError
 from mdgraph.io.files import readable_file, refuse_existing, write_atomically
 from mdgraph.io.hdf5 import members, open_to_read, open_to_write, read_failures
-from mdgraph.system import FARTHEST
+from mdgraph.system import FARTHEST, System
 from mdgraph.units import SYMBOLS
 
 Array = NDArray[np.float64]
@@ -97,6 +97,10 @@ class LabelledFrame:
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def system(self) -> System:
+        """The structure with its charge; raises InputError for one that cannot be."""
+        return System(self.numbers, self.positions, self.cell, self.pbc, charge=self.charge)
 
     def check(self, where: str) -> None:
         """Raises InputError for invalid shapes and numbers; the message begins with `where`."""

@@ -177,10 +177,7 @@ def _starts(
         chosen = np.random.default_rng(config.seed).choice(
             frames, min(len(frames), 500), replace=False
         )
-        starts += [
-            System(frame.numbers, frame.positions, frame.cell, frame.pbc, charge=frame.charge)
-            for frame in dataset.frames(np.sort(chosen))
-        ]
+        starts += [frame.system() for frame in dataset.frames(np.sort(chosen))]
     if not starts:
         raise InputError("No structure of several atoms is there to start from; give structures.")
     return starts

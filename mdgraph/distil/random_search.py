@@ -187,8 +187,7 @@ def without_doubt(
     rests = _rests([s for s in starts if s.pbc.all()], teachers, random_teacher, device)
     shifts = {tuple(rest.formula.tolist()): rest.shift for rest in rests}
     frames = labelling.frames
-    systems = [System(f.numbers, f.positions, f.cell, f.pbc, charge=f.charge) for f in frames]
-    energies = _energies(systems, random_teacher, device)
+    energies = _energies([frame.system() for frame in frames], random_teacher, device)
     kept = [
         place
         for place, (frame, energy) in enumerate(zip(frames, energies, strict=True))

@@ -162,7 +162,7 @@ def write_differences(
     with memory_failures(device):
         evaluator = chosen_evaluator(baseline.potential, precision, device)
         largest = dataset.frame(int(dataset.atoms.argmax()))
-        self_check(evaluator, *_evaluated(evaluator, [_system(largest)], device), precision)
+        self_check(evaluator, *_evaluated(evaluator, [largest.system()], device), precision)
         forces = _ForceComparison()
         bar = tqdm(total=len(dataset), desc="baseline", unit="frame", leave=False, disable=None)
 
@@ -170,7 +170,7 @@ def write_differences(
             for start in range(0, len(frames), PART):
                 part = list(dataset.frames(frames[start : start + PART]))
                 for batch in _batches(part, _ATOMS[device.type]):
-                    systems = [_system(frame) for frame in batch]
+                    systems = [frame.system() for frame in batch]
                     results = _results(_evaluated(evaluator, systems, device)[0])
                     for frame, system, result in zip(batch, systems, results, strict=True):
                         forces.add(frame, result)
@@ -229,10 +229,6 @@ def check_frames(dataset: Dataset, baseline: Baseline) -> None:
                 f"baseline: {name} knows no charges, and {len(charged)} frames have one (frames "
                 f"{name_some(charged.tolist())}); choose a baseline that does, or leave them out."
             )
-
-
-def _system(frame: LabelledFrame) -> System:
-    return System(frame.numbers, frame.positions, frame.cell, frame.pbc, charge=frame.charge)
 
 
 def _batches(frames: list[LabelledFrame], atoms: int) -> Iterator[list[LabelledFrame]]:

@@ -296,7 +296,7 @@ def frame_lists(
 
 def _system(frame: LabelledFrame, index: int, dataset: Dataset) -> System:
     try:
-        return System(frame.numbers, frame.positions, frame.cell, frame.pbc, charge=frame.charge)
+        return frame.system()
     except InputError as error:
         raise InputError(f"Frame {index} of {dataset.path.name}: {error}") from error
 

@@ -244,7 +244,7 @@ def _subjects(
         if len(frame) < 2 or kind_of(frame) == "crystal":
             continue
         places = np.linspace(0, len(group) - 1, _replicas(len(frame))).round().astype(int)
-        starts = [_system(group[place]) for place in places]
+        starts = [group[place].system() for place in places]
         formula = Atoms(frame.numbers).get_chemical_formula()
         moving = hydrogens_move(group, device)
         graph = BondGraph(starts[0], shortest, device, transfer=moving)
@@ -278,16 +278,12 @@ def hydrogens_move(frames: Sequence[LabelledFrame], device: torch.device) -> boo
     if not hydrogen.any() or hydrogen.all():
         return False
     places = np.linspace(0, len(frames) - 1, min(TRANSFER_FRAMES, len(frames))).round().astype(int)
-    graph = BondGraph(_system(frames[0]), np.zeros((119, 119)), device)
+    graph = BondGraph(frames[0].system(), np.zeros((119, 119)), device)
     nearest = []
     for place in places:
         distances = graph.distances(torch.tensor(frames[place].positions, device=device)[None])[0]
         nearest.append(distances[hydrogen][:, ~hydrogen].argmin(dim=1))
     return any(bool((row != nearest[0]).any()) for row in nearest)
-
-
-def _system(frame: LabelledFrame) -> System:
-    return System(frame.numbers, frame.positions, frame.cell, frame.pbc, charge=frame.charge)
 
 
 # runs in a bath

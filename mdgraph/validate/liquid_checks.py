@@ -193,7 +193,7 @@ def liquid_reference(
     if len(frames) < FEWEST_FRAMES or reach < LEAST_REACH:
         return None
     chosen = np.linspace(0, len(frames) - 1, min(MOST_FRAMES, len(frames))).round().astype(int)
-    system = _system(frames[0])
+    system = frames[0].system()
     values = []
     for group in np.array_split(chosen, FEWEST_FRAMES):
         distributions = RadialDistributions(reach, bins=BINS)
@@ -221,10 +221,6 @@ def liquid_reference(
         replay.record(positions, cell, motion)
     correlated: Any = velocities.result()
     return replace(reference, velocities=correlated)
-
-
-def _system(frame: LabelledFrame) -> System:
-    return System(frame.numbers, frame.positions, frame.cell, frame.pbc)
 
 
 def _unwrapped(frames: Sequence[LabelledFrame]) -> Array:

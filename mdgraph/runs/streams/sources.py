@@ -158,13 +158,7 @@ def _of_dataset(path: Path) -> Iterator[RawFrame]:
         for number, frame in enumerate(dataset.frames()):
             name = f"{path}, frame {number}"
             with prefix_errors(name):
-                system = System(
-                    numbers=frame.numbers,
-                    positions=frame.positions,
-                    cell=frame.cell,
-                    pbc=frame.pbc,
-                    charge=frame.charge,
-                )
+                system = frame.system()
             yield RawFrame(name, len(system), system)
 
 
