@@ -95,7 +95,7 @@ def scattered_molecule(
     """A molecule whose atoms are all displaced at random, by 0.2 to 0.6 A in each direction."""
     size = (_DRAWS, *system.positions.shape)
     draws = system.positions + rng.normal(scale=rng.uniform(*_SCATTER), size=size)
-    return system.replace(positions=_apart(system.numbers, draws, None, closest).positions)
+    return _with_places(system, draws, closest)
 
 
 def moved_atom(system: System, rng: np.random.Generator, closest: float = CLOSEST) -> System:
@@ -110,11 +110,7 @@ def moved_atom(system: System, rng: np.random.Generator, closest: float = CLOSES
     atom = int(rng.choice(hydrogens))
     beside = int(rng.choice(np.delete(np.arange(len(system)), atom)))
     ways = rng.normal(size=(_DRAWS, 3))
-    ways /= np.linalg.norm(ways, axis=-1, keepdims=True)
-    length = rng.uniform(closest, _FARTHEST) * bond_lengths(system.numbers)[atom, beside]
-    draws = np.repeat(system.positions[None], _DRAWS, axis=0)
-    draws[:, atom] = system.positions[beside] + length * ways
-    return system.replace(positions=_apart(system.numbers, draws, None, closest).positions)
+    return _beside(system, atom, beside, ways, rng.uniform(closest, _FARTHEST), closest)
 
 
 def tautomer(system: System, rng: np.random.Generator, closest: float = CLOSEST) -> System:
@@ -137,10 +133,22 @@ def tautomer(system: System, rng: np.random.Generator, closest: float = CLOSEST)
     arms = system.positions[bonds[beside]] - system.positions[beside]
     arms = arms / np.linalg.norm(arms, axis=1, keepdims=True)
     ways = rng.normal(scale=_TILT, size=(_DRAWS, 3)) - arms.sum(axis=0)
-    ways /= np.linalg.norm(ways, axis=-1, keepdims=True)
+    return _beside(system, atom, beside, ways, 1.0, closest)
+
+
+def _beside(
+    system: System, atom: int, beside: int, ways: Array, share: float, closest: float
+) -> System:
+    """One atom put beside another, a share of the sum of their radii away in one of (D, 3) ways."""
+    ways = ways / np.linalg.norm(ways, axis=-1, keepdims=True)
     draws = np.repeat(system.positions[None], _DRAWS, axis=0)
-    length = bond_lengths(system.numbers)[atom, beside]
+    length = share * bond_lengths(system.numbers)[atom, beside]
     draws[:, atom] = system.positions[beside] + length * ways
+    return _with_places(system, draws, closest)
+
+
+def _with_places(system: System, draws: Array, closest: float) -> System:
+    """A molecule at the first of the draws (D, N, 3) whose atoms are apart, or the best one."""
     return system.replace(positions=_apart(system.numbers, draws, None, closest).positions)
 
 
