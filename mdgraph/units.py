@@ -58,11 +58,11 @@ SYMBOLS: Final = tuple(_PERIODIC_TABLE.split())
 NUMBERS: Final = {symbol: number for number, symbol in enumerate(SYMBOLS) if number}
 """Atomic number of each symbol."""
 
-# Of single bonds (Cordero et al. 2008, DOI 10.1039/b801115j), up to curium; of what is beyond,
-# as of curium.
+# Of single bonds (Cordero et al. 2008, DOI 10.1039/b801115j), up to curium; with 2 A beyond,
+# and 0.2 A of no element, as ASE has them.
 # fmt: off
 _RADII: Final = (
-    0.0, 0.31, 0.28, 1.28, 0.96, 0.84, 0.76, 0.71, 0.66, 0.57, 0.58, 1.66, 1.41, 1.21,
+    0.2, 0.31, 0.28, 1.28, 0.96, 0.84, 0.76, 0.71, 0.66, 0.57, 0.58, 1.66, 1.41, 1.21,
     1.11, 1.07, 1.05, 1.02, 1.06, 2.03, 1.76, 1.7, 1.6, 1.53, 1.39, 1.39, 1.32, 1.26,
     1.24, 1.32, 1.22, 1.22, 1.2, 1.19, 1.2, 1.2, 1.16, 2.2, 1.95, 1.9, 1.75, 1.64, 1.54,
     1.47, 1.46, 1.42, 1.39, 1.45, 1.44, 1.42, 1.39, 1.39, 1.38, 1.39, 1.4, 2.44, 2.15,
@@ -72,8 +72,8 @@ _RADII: Final = (
 )
 # fmt: on
 
-COVALENT_RADII: Final = np.array([*_RADII, *[_RADII[-1]] * (len(SYMBOLS) - len(_RADII))])
-"""(119,) float64 A, by atomic number; 0 for index 0."""
+COVALENT_RADII: Final = np.array([*_RADII, *[2.0] * (len(SYMBOLS) - len(_RADII))])
+"""(119,) float64 A, by atomic number."""
 
 # IUPAC abridged standard atomic weights; elements without stable isotopes carry the mass
 # number of a long-lived one.

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 import numpy as np
-from ase.data import covalent_radii
 from ase.neighborlist import primitive_neighbor_list
 from numpy.typing import NDArray
 
 from mdgraph.data.dataset import Dataset, LabelledFrame
 from mdgraph.data.similarity import full_cell
 from mdgraph.io.topology import BOND_FACTOR
+from mdgraph.units import COVALENT_RADII
 
 Kind = Literal["molecule", "liquid", "crystal"]
 """A molecule or cluster alone, several molecules in a periodic cell, or anything periodic whose
@@ -44,7 +44,7 @@ def kind_of(frame: LabelledFrame) -> Kind:
 
 def bond_lengths(numbers: NDArray[np.int64]) -> NDArray[np.float64]:
     """Sums of the covalent radii (A) of each pair of atoms (N, N), by atomic numbers (N,)."""
-    radii = covalent_radii[numbers]
+    radii = COVALENT_RADII[numbers]
     lengths: NDArray[np.float64] = radii[:, None] + radii
     return lengths
 
@@ -59,7 +59,7 @@ def bonded(numbers: NDArray[np.int64], positions: NDArray[np.float64]) -> NDArra
 
 def _clusters(frame: LabelledFrame) -> Iterator[tuple[int, bool]]:
     """Atoms of each cluster joined by bonds, and whether it ends before its own periodic image."""
-    radii = covalent_radii[frame.numbers]
+    radii = COVALENT_RADII[frame.numbers]
     first, second, distance, shift = primitive_neighbor_list(
         "ijdS", frame.pbc, full_cell(frame), frame.positions, 2.0 * BOND_FACTOR * radii.max()
     )

@@ -19,12 +19,12 @@ from itertools import product
 from typing import Final
 
 import numpy as np
-from ase.data import covalent_radii
 from ase.neighborlist import primitive_neighbor_list
 from numpy.typing import NDArray
 
 from mdgraph.data.dataset import Dataset, LabelledFrame, compositions
 from mdgraph.system import System
+from mdgraph.units import COVALENT_RADII
 
 CUTOFF: Final = 5.0
 """A, cutoff of the pair distances in a descriptor."""
@@ -166,9 +166,9 @@ class Contacts:
     def of(cls, dataset: Dataset) -> "Contacts":
         """Reads all frames once."""
         ratios, close = np.full(len(dataset), np.nan), []
-        cutoff = 2.0 * float(np.max(covalent_radii[np.unique(dataset.numbers())]))
+        cutoff = 2.0 * float(np.max(COVALENT_RADII[np.unique(dataset.numbers())]))
         for index, frame in enumerate(dataset.frames()):
-            radii = covalent_radii[frame.numbers]
+            radii = COVALENT_RADII[frame.numbers]
             if frame.pbc.all():
                 spacing = np.cbrt(abs(np.linalg.det(frame.cell)) / len(frame)) / (
                     2.0 * radii.mean()
@@ -190,7 +190,7 @@ class Contacts:
 
 def has_contact(frame: LabelledFrame | System, ratio: float) -> bool:
     """Whether any two atoms are nearer than so much of the sum of their covalent radii."""
-    radii = covalent_radii[frame.numbers]
+    radii = COVALENT_RADII[frame.numbers]
     first, second, distance = short_pairs(frame, 2.0 * ratio * float(radii.max()))
     return bool((distance < ratio * (radii[first] + radii[second])).any())
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from ase.data import covalent_radii
 from ase.geometry import cell_to_cellpar, complete_cell, find_mic
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
@@ -22,7 +21,7 @@ from scipy.spatial import cKDTree
 from mdgraph.io.files import disk_failures
 from mdgraph.io.pdb import STANDARD_RESIDUES, WATERS
 from mdgraph.system import System, Topology
-from mdgraph.units import SYMBOLS
+from mdgraph.units import COVALENT_RADII, SYMBOLS
 
 BOND_FACTOR: Final = 1.25
 """A bond is shorter than this times the sum of both covalent radii."""
@@ -44,7 +43,7 @@ def find_bonds(system: System) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """
     cell, pbc = complete_cell(system.cell * system.pbc[:, None]), system.pbc
     inverse = np.linalg.inv(cell)
-    radii = np.where(np.isin(system.numbers, _CATIONS), 0.0, covalent_radii[system.numbers])
+    radii = np.where(np.isin(system.numbers, _CATIONS), 0.0, COVALENT_RADII[system.numbers])
     cutoff = 2.0 * BOND_FACTOR * radii.max()
     margins = cutoff * np.linalg.norm(inverse, axis=0)  # in fractional coordinates
     fractional = system.positions @ inverse

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 import openmm
-from ase.data import covalent_radii
 from numpy.typing import NDArray
 from openmm import unit
 
@@ -20,7 +19,7 @@ from mdgraph.arguments import real_array
 from mdgraph.engine.checks import check_lengths
 from mdgraph.errors import InputError, name_some
 from mdgraph.system import System, lower_triangular
-from mdgraph.units import KILOJOULE_PER_MOLE, standard_masses
+from mdgraph.units import COVALENT_RADII, KILOJOULE_PER_MOLE, standard_masses
 
 Array = NDArray[np.float64]
 
@@ -351,7 +350,7 @@ def _distances(structure: System) -> tuple[Array, Array]:
     distances[np.arange(sample), chosen] = np.inf
     noble = np.isin(numbers, _NOBLE)
     distances[noble | noble[chosen, None]] = np.inf  # noble gases have no bonds to judge by
-    radii = covalent_radii[numbers]
+    radii = COVALENT_RADII[numbers]
     return distances, radii + radii[chosen, None]
 
 
