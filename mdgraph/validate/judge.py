@@ -25,8 +25,33 @@ JUDGE_SHARE: Final = 0.5
 """A judge may miss labels by the larger of 0.15 eV RMS and half of their spread: beyond, it could
 not tell a hole of 0.3 eV from its own errors. It misses those of 3BPA at 300 K by 0.05 eV."""
 
+Wall = tuple[float, float, float]
+"""eV or eV an atom, and a share of the judge's energy, by whose larger one an energy may differ
+from it, and the energy of the judge up to which that counts."""
+
 JUDGED_FRAMES: Final = 10
 """Labelled frames on which the judge itself is checked."""
+
+
+def far_from(
+    judged: NDArray[np.float64], energies: NDArray[np.float64], wall: Wall
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Which energies (M,) are far from the judge's, and by how much; NaN of it is far from none."""
+    least, share, up_to = wall
+    with np.errstate(invalid="ignore"):
+        apart = np.where(judged < up_to, np.abs(energies - judged), 0.0)
+        return apart > np.maximum(least, share * np.abs(judged)), apart
+
+
+def farthest_of(
+    far: NDArray[np.bool_],
+    apart: NDArray[np.float64],
+    energies: NDArray[np.float64],
+    judged: NDArray[np.float64],
+) -> tuple[int, str]:
+    """Place of the farthest among those that are far, and its side of the judge in a word."""
+    place = int(np.argmax(np.where(far, apart, 0.0)))
+    return place, "above" if energies[place] > judged[place] else "below"
 
 
 def gfn2() -> Judge:

@@ -249,9 +249,9 @@ def _checks_of(
     for family in dict.fromkeys(scan.family for scan in scans):
         own = [result for result in results if result.scan.family == family]
         yield family_check(f"{family} of {title}", own)
-    limits = (HOLE, WALL, WALL_SHARE, JUDGED_BELOW)
+    wall = (WALL, WALL_SHARE, JUDGED_BELOW)
     yield from torn_checks(
-        title, system, (rest.energy, rest.judge), probe.relax, judge, limits, quick
+        title, system, (rest.energy, rest.judge), probe.relax, judge, HOLE, wall, quick
     )
 
 

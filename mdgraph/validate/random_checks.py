@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 from ase import Atoms
-from ase.data import covalent_radii
 from numpy.typing import NDArray
 
 from mdgraph.data.random_structures import random_cluster, random_crystal
@@ -18,7 +17,9 @@ from mdgraph.data.similarity import short_pairs
 from mdgraph.engine.relaxation import Relaxed
 from mdgraph.errors import MDGraphError
 from mdgraph.system import System
+from mdgraph.units import COVALENT_RADII
 from mdgraph.validate.crystals import DIP, HOLE, WALL, CrystalProbe, Phase
+from mdgraph.validate.judge import far_from, farthest_of
 from mdgraph.validate.verdicts import Check, Curves, Verdict
 
 Array = NDArray[np.float64]
@@ -138,12 +139,10 @@ def _faults(
     holes = energies < -HOLE
     if judged is not None:
         holes &= ~(judged < -HOLE)
-        least, share, up_to = WALL
-        away = np.where(judged < up_to, np.abs(energies - judged), 0.0)
-        far = ~holes & (away > np.maximum(least, share * np.abs(judged)))
+        far, away = far_from(judged, energies, WALL)
+        far &= ~holes
         if far.any():
-            place = int(np.argmax(np.where(far, away, 0.0)))
-            side = "above" if energies[place] > judged[place] else "below"
+            place, side = farthest_of(far, away, energies, judged)
             faults.append(
                 f"{far.sum()} lie far from the judge, one of {sizes[place]} atoms "
                 f"{away[place]:.2f} eV an atom {side} it"
@@ -183,6 +182,6 @@ def _relaxed(
 
 def _nearest(system: System) -> float:
     """A between the nearest atoms; infinite where they are farther apart than any bond."""
-    reach = 4.0 * float(covalent_radii[system.numbers].max())
+    reach = 4.0 * float(COVALENT_RADII[system.numbers].max())
     distances = short_pairs(system, reach)[2]
     return float(distances.min(initial=np.inf))

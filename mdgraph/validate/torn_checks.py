@@ -22,7 +22,7 @@ from mdgraph.data.random_structures import (
 from mdgraph.engine.relaxation import Relaxed
 from mdgraph.errors import MDGraphError
 from mdgraph.system import System
-from mdgraph.validate.judge import JUDGE_NAME, Judge
+from mdgraph.validate.judge import JUDGE_NAME, Judge, Wall, far_from, farthest_of
 from mdgraph.validate.verdicts import Check, Curves, Verdict
 
 Array = NDArray[np.float64]
@@ -65,7 +65,8 @@ def torn_checks(
     rest: tuple[float, float],
     relax: Relax,
     judge: Judge | None,
-    limits: tuple[float, float, float, float],
+    hole: float,
+    wall: Wall,
     quick: bool,
 ) -> Iterator[Check]:
     """Yields a check of molecules with one atom elsewhere and one of molecules torn apart; syncs.
@@ -76,8 +77,8 @@ def torn_checks(
         rest: eV, of the lowest structure known, by the potential and by the judge.
         relax: structures at rest, from these, so many steps and this force at most.
         judge: see `Judge`; None leaves to physics what it can judge.
-        limits: eV of a hole and of a wall, the wall's share of the judge's energy, and the energy
-            up to which there are walls.
+        hole: eV below rest of a hole.
+        wall: see `Wall`.
         quick: fewer structures and steps.
     """
     count = STRUCTURES[quick]
@@ -95,7 +96,7 @@ def torn_checks(
         rng = np.random.default_rng(_SEED)
         starts = [draws[place % len(draws)](rng) for place in range(count)]
         starts = [start.replace(charge=system.charge) for start in starts]
-        yield _check(f"{name} in {title}", starts, rest, relax, judge, limits, STEPS[quick])
+        yield _check(f"{name} in {title}", starts, rest, relax, judge, hole, wall, STEPS[quick])
 
 
 def _check(
@@ -104,11 +105,11 @@ def _check(
     rest: tuple[float, float],
     relax: Relax,
     judge: Judge | None,
-    limits: tuple[float, float, float, float],
+    hole: float,
+    wall: Wall,
     steps: int,
 ) -> Check:
     """Relaxes structures of one kind, and judges where they end."""
-    hole, wall, share, up_to = limits
     ends: list[System] = []
     values: list[float] = []
     for first in range(0, len(starts), PART):
@@ -124,15 +125,14 @@ def _check(
     contacts = np.array([_contact(system) for system in ends])
     judged = judge(ends) - rest[1] if judge is not None else np.full(len(ends), np.nan)
     # Another isomer may lie as low, and so does the judge there, but for its error.
-    below = (energies < -hole) & ~(judged < energies + wall)
+    below = (energies < -hole) & ~(judged < energies + wall[0])
     sure = (
         below
         if judge is not None
         else below & ((contacts < TOUCHING) | (energies < -SURE * len(starts[0])))
     )
-    with np.errstate(invalid="ignore"):
-        apart = np.where(judged < up_to, np.abs(energies - judged), 0.0)
-        far = ~below & (apart > np.maximum(wall, share * np.abs(judged)))
+    far, apart = far_from(judged, energies, wall)
+    far &= ~below
     lowest = int(energies.argmin())
     numbers = {
         "structures": len(ends),
@@ -150,8 +150,7 @@ def _check(
         text = f"{count} of {len(ends)} end in a hole, one {about}."
         return Check(name, Verdict.WRONG if sure.any() else Verdict.LOOK, text, numbers, curves)
     if far.any():
-        place = int(np.argmax(np.where(far, apart, 0.0)))
-        side = "above" if energies[place] > judged[place] else "below"
+        place, side = farthest_of(far, apart, energies, judged)
         text = (
             f"{far.sum()} of {len(ends)} end far from {JUDGE_NAME}, one {apart[place]:.2f} eV "
             f"{side} it at {judged[place]:.2f} eV."
@@ -159,7 +158,7 @@ def _check(
         return Check(name, Verdict.LOOK, text, numbers, curves)
     text = f"{len(ends)} end without a hole, "
     if energies[lowest] < -hole:
-        text += f"one {about}, as {JUDGE_NAME} has it but for {wall:g} eV."
+        text += f"one {about}, as {JUDGE_NAME} has it but for {wall[0]:g} eV."
     else:
         text += f"the lowest {max(0.0, energies[lowest]):.2f} eV above rest."
     return Check(name, Verdict.OK, text, numbers, curves)
