@@ -200,7 +200,7 @@ def total_kernel(parts, energy, virial, blocks, COLUMNS: tl.constexpr, BLOCK: tl
 
 
 class KernelRows:
-    """By the kernels above; see TorchRows."""
+    """By the kernels above; see `row_operations.TorchRows`."""
 
     def programs(self, rows: int) -> int:
         """See TorchRows: a lane a row."""

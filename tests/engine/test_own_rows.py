@@ -4,8 +4,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from mdgraph.decomposition.own_rows import BLOCK, MarginStart, TorchRows
-from mdgraph.decomposition.row_operations import RowOperations
+from mdgraph.decomposition.own_rows import BLOCK, MarginStart
+from mdgraph.decomposition.row_operations import TorchRows
 from mdgraph.fused.backend import NetworkResult
 from mdgraph.gpu.launch import HAS_TRITON
 from mdgraph.neighbors.geometry import complete_cell, inverse
@@ -50,7 +50,7 @@ def result_of(rows: int, dtype: torch.dtype, generator: torch.Generator) -> Netw
     )
 
 
-def both() -> list[RowOperations]:
+def both() -> list[TorchRows | KernelRows]:
     return [TorchRows(), KernelRows()]
 
 
