@@ -284,7 +284,6 @@ def all_checks(
         frame_checks,
         look_alikes_check,
         spaced,
-        system_of,
     )
     from mdgraph.validate.molecule_checks import molecule_checks
     from mdgraph.validate.verdicts import Check, Verdict
@@ -297,11 +296,11 @@ def all_checks(
         yield look_alikes_check(chosen, training, potential, device)
     several = [frame for frame in frames if len(frame) > 1]
     molecular = [frame for frame in several if not frame.pbc.any()]
-    molecules = [system_of(frame) for frame in molecular]
+    molecules = [frame.system() for frame in molecular]
     if not molecules:
         liquid = next((frame for frame in several[:1] if kind_of(frame) == "liquid"), None)
         if liquid is not None and liquid.pbc.all() and not liquid.charge:
-            molecules = [cut(system_of(liquid), "molecule")]
+            molecules = [cut(liquid.system(), "molecule")]
     if molecules:
         judging = yield from _judge(source, molecular, judge)
         yield from molecule_checks(
@@ -355,7 +354,6 @@ def _judge(
     source: "Source", frames: "Sequence[LabelledFrame]", choice: str
 ) -> "Generator[Check, None, Judge | None]":
     """Yields a check of the judge, and returns it; None where it cannot judge."""
-    from mdgraph.validate.frame_checks import system_of
     from mdgraph.validate.judge import JUDGE_NAME, gfn2, judge_check
     from mdgraph.validate.verdicts import Check, Verdict
 
@@ -372,7 +370,7 @@ def _judge(
         yield Check(name, Verdict.LOOK, str(error))
         return None
     labels = np.array([frame.energy for frame in frames])
-    check = judge_check([system_of(frame) for frame in frames], labels, judge)
+    check = judge_check([frame.system() for frame in frames], labels, judge)
     if check is not None:
         yield check
     return judge if check is None or check.verdict is Verdict.OK else None

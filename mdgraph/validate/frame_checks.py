@@ -86,12 +86,6 @@ _ROWS: Final = 512
 """Training frames whose descriptors are in memory together."""
 
 
-def system_of(frame: LabelledFrame) -> System:
-    """The structure of a frame, with its charge."""
-    charge = frame.charge or None
-    return System(frame.numbers, frame.positions, frame.cell, frame.pbc, charge=charge)
-
-
 def frame_checks(
     frames: Sequence[LabelledFrame],
     potential: Any,
@@ -113,7 +107,7 @@ def frame_checks(
     """
     most = QUICK_FRAMES if quick else MOST_FRAMES
     chosen = spaced(frames, most)
-    systems = [system_of(frame) for frame in chosen]
+    systems = [frame.system() for frame in chosen]
     results = evaluate_with(potential, device)(systems, "frame")
     energy = np.array([(frame.energy, r.energy) for frame, r in zip(chosen, results, strict=True)])
     atoms = np.array([len(frame) for frame in chosen])
@@ -527,7 +521,7 @@ def frame_errors(
         evaluate: see `evaluate_with`.
         masks: (M,) each, with at least one frame.
     """
-    results = evaluate([system_of(frame) for frame in frames], "frame")
+    results = evaluate([frame.system() for frame in frames], "frame")
     pairs = list(zip(frames, results, strict=True))
     energies = np.array([abs(r.energy - frame.energy) / len(frame) for frame, r in pairs])
     forces = [np.abs(result.forces - np.array(frame.forces)).ravel() for frame, result in pairs]
