@@ -15,7 +15,7 @@ from mdgraph.data.bonding import bond_lengths, bonded
 from mdgraph.data.similarity import has_contact, pair_vectors
 from mdgraph.distil.config import SamplingConfig
 from mdgraph.engine import FIRE, LangevinMiddle, Simulation
-from mdgraph.engine.batches import Batches
+from mdgraph.engine.batches import evaluate_with
 from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.engine.relaxation import relax
 from mdgraph.errors import MDGraphError
@@ -481,15 +481,9 @@ def labelled(
     near = number - len(samples)
     kept = _distinct(samples, features, device)
     systems = [samples[index].system for index in kept]
-    names = [f"sample {index}" for index in kept]
-    precision = precision_named("mixed")
-    results = [
-        dict(Batches(teacher, device, precision).evaluate(systems, names)) for teacher in teachers
-    ]
-    # Batches come in another order than that of the systems.
-    places = range(len(systems))
-    forces = np.array([[np.abs(own[place].forces).max() for place in places] for own in results])
-    energies = np.array([[own[place].energy for place in places] for own in results])
+    results = [evaluate_with(teacher, device)(systems, "a sample") for teacher in teachers]
+    forces = np.array([[np.abs(result.forces).max() for result in own] for own in results])
+    energies = np.array([[result.energy for result in own] for own in results])
     # What is not a number is not sound.
     sound = (forces <= config.largest_force).all(axis=0) & np.isfinite(energies).all(axis=0)
     agreed = sound & (energies.max(axis=0) - energies.min(axis=0) <= config.disagreement)

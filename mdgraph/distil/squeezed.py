@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
 from mdgraph.distil.config import SamplingConfig
-from mdgraph.engine.batches import Batches
+from mdgraph.engine.batches import evaluate_with
 from mdgraph.evaluators import Evaluator
-from mdgraph.precision import precision_named
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
@@ -200,21 +199,19 @@ def _evaluated(
     systems: Sequence[System], teachers: Sequence[Evaluator], device: torch.device
 ) -> tuple[Array, Array, Array]:
     """Energies in eV, pressures in eV/A^3 and largest forces in eV/A, (S,) means of teachers."""
-    names = [f"lattice {number}" for number in range(len(systems))]
-    precision = precision_named("mixed")
-    values = []
-    for teacher in teachers:
-        results = dict(Batches(teacher, device, precision).evaluate(systems, names))
-        values.append(
-            [
-                (
-                    results[place].energy,
-                    float(np.trace(results[place].virial)) / 3.0 / system.volume,
-                    float(np.abs(results[place].forces).max()),
-                )
-                for place, system in enumerate(systems)
-            ]
-        )
+    values = [
+        [
+            (
+                result.energy,
+                float(np.trace(result.virial)) / 3.0 / system.volume,
+                float(np.abs(result.forces).max()),
+            )
+            for system, result in zip(
+                systems, evaluate_with(teacher, device)(systems, "a lattice"), strict=True
+            )
+        ]
+        for teacher in teachers
+    ]
     energies, pressures, forces = np.mean(values, axis=0).T
     return energies, pressures, forces
 
