@@ -38,7 +38,14 @@ from mdgraph.runs.streams.blocks import (
     SystemBlock,
     TextBlock,
 )
-from mdgraph.runs.streams.devices import DeviceProcess, DeviceService, DeviceTask
+from mdgraph.runs.streams.links import (
+    DeviceProcess,
+    DeviceService,
+    DeviceTask,
+    LinkedRank,
+    ServiceEnded,
+    StreamRanks,
+)
 from mdgraph.runs.streams.pipeline import (
     Convert,
     DeviceStages,
@@ -46,7 +53,6 @@ from mdgraph.runs.streams.pipeline import (
     Pipeline,
     StreamProgress,
 )
-from mdgraph.runs.streams.ranks import LinkedRank, ServiceEnded, StreamRanks
 from mdgraph.runs.streams.reading import open_reader
 from mdgraph.runs.streams.results import ResultsFile
 from mdgraph.runs.streams.sources import StreamSource

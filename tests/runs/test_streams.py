@@ -38,8 +38,8 @@ from mdgraph.runs.streams.blocks import (
     SystemBlock,
     TextBlock,
 )
+from mdgraph.runs.streams.links import StreamRanks
 from mdgraph.runs.streams.pipeline import Convert, DeviceStages, Pipeline, StreamProgress
-from mdgraph.runs.streams.ranks import StreamRanks
 from mdgraph.runs.streams.reading import BlockReader, ReaderProcess, open_reader
 from mdgraph.runs.streams.sources import GrowingLines, RawFrame, StreamSource
 from mdgraph.runs.streams.workers import Worker, default_workers, parse_block, run_here
