@@ -23,8 +23,8 @@ from mdgraph.precision import precision_named
 from mdgraph.system import System, hill_formula
 from mdgraph.units import SPEED_OF_LIGHT
 from mdgraph.validate.judge import JUDGE_NAME, Judge
+from mdgraph.validate.random_checks import torn_checks
 from mdgraph.validate.scans import Molecule, Scan, all_scans, mode_scans
-from mdgraph.validate.torn_checks import torn_checks
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from bonded_toy import BondedToy, gaussian, structure
 from mdgraph.engine.batches import evaluate_with
 from mdgraph.errors import InputError
 from mdgraph.system import System, hill_formula
-from mdgraph.validate import torn_checks
+from mdgraph.validate import random_checks
 from mdgraph.validate.judge import gfn2, judge_check
 from mdgraph.validate.molecule_checks import (
     FALL,
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torn_checks, "STRUCTURES", (8, 4))
+    monkeypatch.setattr(random_checks, "MOLECULES", (8, 4))
 
 
 def by_name(checks: Iterable[Check]) -> dict[str, Check]:
