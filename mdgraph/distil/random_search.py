@@ -34,6 +34,7 @@ from mdgraph.distil.sampling import Labelling, Sample, labelled_frame, relaxed_f
 from mdgraph.engine.batches import evaluate_with
 from mdgraph.evaluators import Evaluator
 from mdgraph.system import System
+from mdgraph.validate.crystals import HOLE
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +81,6 @@ docs/validation.md), and repulsion or `sampling.squeezed` is there for them."""
 
 _HIGHEST: Final = 12.0
 """eV an atom above the crystal at rest; free atoms have up to 9."""
-
-_HOLE: Final = 0.3
-"""eV an atom below the crystal at rest: a hole of the potential that labels, which gives no label.
-What `mdgraph validate` calls a hole."""
 
 _KNOWN: Final = 0.1
 """eV an atom. Structures so little above the crystal at rest, of which the teachers say the same,
@@ -298,7 +295,7 @@ def _labelled(
     for place, result, energy in zip(kept, results, taught, strict=True):
         sample, rest = samples[place], origins[place]
         above = result.energy / len(sample.system) - rest.energy
-        holes += above < -_HOLE
+        holes += above < -HOLE
         own = energy / len(sample.system) - rest.energy - rest.shift
         near, alike = _KNOWN, _KNOWN
         if not rest.system.pbc.all():
@@ -306,7 +303,7 @@ def _labelled(
         if above < near and abs(own - above) < alike:
             continue
         # What is not a number is not sound.
-        if -_HOLE <= above <= _HIGHEST and np.abs(result.forces).max() <= config.largest_force:
+        if -HOLE <= above <= _HIGHEST and np.abs(result.forces).max() <= config.largest_force:
             frame = labelled_frame(sample, [result])
             shift = rest.shift + config.random_shift
             frame = replace(frame, energy=frame.energy + shift * len(frame))
@@ -317,7 +314,7 @@ def _labelled(
             "%d random structures lie more than %g eV an atom below the crystal at rest by the "
             "labels themselves, and are left out.",
             holes,
-            _HOLE,
+            HOLE,
         )
     left = len(samples) - len(training) - len(held_out)
     return Labelling(training + held_out, len(training), extreme=left)
