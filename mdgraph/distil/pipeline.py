@@ -34,7 +34,7 @@ from mdgraph.data import (
 from mdgraph.data.splits import write_split
 from mdgraph.devices import device_named
 from mdgraph.distil.config import DistilConfig
-from mdgraph.distil.random_search import random_structures, without_doubt
+from mdgraph.distil.random_search import lowest_structures, random_structures, without_doubt
 from mdgraph.distil.sampling import Labelling, labelled, sampled, with_weight
 from mdgraph.distil.squeezed import squeezed
 from mdgraph.errors import InputError, name_some
@@ -129,13 +129,17 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
             )
             samples = sampled(starts, driver, config.sampling, device, config.seed + number)
             labelling = labelled(samples, evaluators, known, config.sampling, device)
-            labelling = without_doubt(labelling, starts, evaluators, random_evaluator, device)
+            labels = random_evaluator or evaluators[0]
+            lowest = (
+                lowest_structures(starts, evaluators, labels, device)
+                if config.sampling.random
+                else []
+            )
+            labelling = without_doubt(labelling, lowest, random_evaluator, device)
             seed = config.seed + number
             lattices = squeezed(structures or starts, evaluators, config.sampling, device, seed)
             labelling = labelling.joined(Labelling(lattices, len(lattices))).joined(
-                random_structures(
-                    starts, driver, evaluators, random_evaluator, config.sampling, device, seed
-                )
+                random_structures(lowest, driver, evaluators, labels, config.sampling, device, seed)
             )
             logger.info("Round %d: %s.", number, _labelling_text(labelling))
             if not labelling.training:

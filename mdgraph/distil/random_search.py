@@ -118,11 +118,45 @@ class Lowest:
         return self.system.volume / len(self.system)
 
 
-def random_structures(
+def lowest_structures(
     starts: Sequence[System],
+    teachers: Sequence[Evaluator],
+    labels: Evaluator,
+    device: torch.device,
+) -> list[Lowest]:
+    """The lowest structure of each composition, of crystals, or of molecules where there are none.
+
+    Args:
+        starts: structures; those that are periodic in some directions alone do not count.
+        teachers: their mean decides.
+        labels: labels random structures.
+        device: where all this runs.
+    """
+    known = [system for system in starts if system.pbc.all()]
+    known = known or [system for system in starts if not system.pbc.any()]
+    if not known:
+        return []
+    sizes = np.array([len(system) for system in known])
+    energies = np.mean([_energies(known, one, device) for one in teachers], axis=0) / sizes
+    lowest: dict[tuple[int, ...], int] = {}
+    for place, system in enumerate(known):
+        periodic = bool(system.pbc.all())
+        formula = _formula(system.numbers) if periodic else tuple(sorted(system.numbers.tolist()))
+        if energies[place] < energies[lowest.setdefault(formula, place)]:
+            lowest[formula] = place
+    places = list(lowest.values())
+    others = _energies([known[place] for place in places], labels, device) / sizes[places]
+    return [
+        Lowest(known[place], np.array(formula), float(other), float(energies[place] - other))
+        for (formula, place), other in zip(lowest.items(), others, strict=True)
+    ]
+
+
+def random_structures(
+    lowest: Sequence[Lowest],
     driver: Evaluator,
     teachers: Sequence[Evaluator],
-    random_teacher: Evaluator | None,
+    labels: Evaluator,
     config: SamplingConfig,
     device: torch.device,
     seed: int,
@@ -130,33 +164,28 @@ def random_structures(
     """Random crystals and clusters, or molecules, some way and all the way to the driver's minima.
 
     Args:
-        starts: structures, of which those that are periodic in all directions say what a random
-            one is made of; where none is, molecules are torn apart.
+        lowest: see `lowest_structures`; they say what a random one is made of.
         driver: relaxes them.
         teachers: their mean is the level of the energies.
-        random_teacher: labels them; None takes the first teacher.
+        labels: labels them.
         config: of the sampling.
         device: where all this runs.
         seed: of the structures.
     """
     if not config.random:
         return Labelling([], 0)
-    labels = random_teacher or teachers[0]
+    if not lowest:
+        logger.warning("No structure is periodic in all directions or none, so none is random.")
+        return Labelling([], 0)
     count = math.ceil(config.random / len(_STAGES))
     clusters = math.ceil(_CLUSTERS * count)
     counts = {CLUSTERS: clusters, CRYSTALS: count - clusters}
-    known = [system for system in starts if system.pbc.all()]
-    if not known:
-        known = [system for system in starts if not system.pbc.any()]
+    if not lowest[0].system.pbc.all():
         counts = {kind: math.ceil(share * count) for kind, share in _MOLECULES.items()}
-    rests = _rests(known, teachers, labels, device)
-    if not rests:
-        logger.warning("No structure is periodic in all directions or none, so none is random.")
-        return Labelling([], 0)
     rng = np.random.default_rng([seed, len(CRYSTALS)])
     samples, origins = [], []
     for kind, number in counts.items():
-        own = [_structure(rests, rng, kind) for _ in range(number)]
+        own = [_structure(lowest, rng, kind) for _ in range(number)]
         for place, system in _ways([system for system, _ in own], driver, device):
             samples.append(Sample(system, kind, place % _HELD_OUT == 0))
             origins.append(own[place][1])
@@ -165,8 +194,7 @@ def random_structures(
 
 def without_doubt(
     labelling: Labelling,
-    starts: Sequence[System],
-    teachers: Sequence[Evaluator],
+    lowest: Sequence[Lowest],
     random_teacher: Evaluator | None,
     device: torch.device,
 ) -> Labelling:
@@ -174,15 +202,14 @@ def without_doubt(
 
     Args:
         labelling: by the teachers.
-        starts: see `random_structures`.
-        teachers: their mean is the level of the energies.
+        lowest: see `lowest_structures`; frames of molecules stay.
         random_teacher: labels random structures; None leaves nothing out.
         device: where all this runs.
     """
     if random_teacher is None or not labelling.frames:
         return labelling
-    rests = _rests([s for s in starts if s.pbc.all()], teachers, random_teacher, device)
-    shifts = {tuple(rest.formula.tolist()): rest.shift for rest in rests}
+    crystals = [rest for rest in lowest if rest.system.pbc.all()]
+    shifts = {tuple(rest.formula.tolist()): rest.shift for rest in crystals}
     frames = labelling.frames
     energies = _energies([frame.system() for frame in frames], random_teacher, device)
     kept = [
@@ -203,31 +230,6 @@ def _formula(numbers: NDArray[np.int64]) -> tuple[int, ...]:
     """Atomic numbers of one formula unit, ascending."""
     elements, counts = np.unique(numbers, return_counts=True)
     return tuple(np.repeat(elements, counts // np.gcd.reduce(counts)).tolist())
-
-
-def _rests(
-    known: Sequence[System],
-    teachers: Sequence[Evaluator],
-    labels: Evaluator,
-    device: torch.device,
-) -> list[Lowest]:
-    """The lowest structure of each composition."""
-    if not known:
-        return []
-    sizes = np.array([len(system) for system in known])
-    energies = np.mean([_energies(known, one, device) for one in teachers], axis=0) / sizes
-    lowest: dict[tuple[int, ...], int] = {}
-    for place, system in enumerate(known):
-        periodic = bool(system.pbc.all())
-        formula = _formula(system.numbers) if periodic else tuple(sorted(system.numbers.tolist()))
-        if energies[place] < energies[lowest.setdefault(formula, place)]:
-            lowest[formula] = place
-    places = list(lowest.values())
-    others = _energies([known[place] for place in places], labels, device) / sizes[places]
-    return [
-        Lowest(known[place], np.array(formula), float(other), float(energies[place] - other))
-        for (formula, place), other in zip(lowest.items(), others, strict=True)
-    ]
 
 
 def _energies(

@@ -18,13 +18,14 @@ from mdgraph.distil.random_search import (
     SCATTERED,
     TAUTOMERS,
     TORN,
+    lowest_structures,
     random_structures,
     without_doubt,
 )
 from mdgraph.distil.sampling import Labelling, Sample, labelled_frame
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import evaluate_with
-from mdgraph.evaluators import AutogradEvaluator
+from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.io.structures import from_ase
 from mdgraph.system import System
 
@@ -33,11 +34,17 @@ CRYSTAL = from_ase(bulk("Cu", "fcc", a=3.61, cubic=True))
 CONFIG = SamplingConfig(random=60, random_weight=0.25)
 
 
+def found_from(
+    start: System, teacher: Evaluator, labels: Evaluator, config: SamplingConfig
+) -> Labelling:
+    lowest = lowest_structures([start], [teacher], labels, CPU)
+    return random_structures(lowest, teacher, [teacher], labels, config, CPU, 1)
+
+
 def made(labels: HoledPairs | None = None, **changes: Any) -> Labelling:
     teacher = AutogradEvaluator(HoledPairs())
-    other = None if labels is None else AutogradEvaluator(labels)
-    config = CONFIG.model_copy(update=changes)
-    return random_structures([CRYSTAL], teacher, [teacher], other, config, CPU, 1)
+    other = teacher if labels is None else AutogradEvaluator(labels)
+    return found_from(CRYSTAL, teacher, other, CONFIG.model_copy(update=changes))
 
 
 def energy(potential: HoledPairs, system: Any) -> float:
@@ -88,10 +95,11 @@ def test_frames_on_which_the_further_potential_differs_by_far_are_left_out() -> 
     results = evaluate_with(teacher, CPU)([sample.system for sample in samples], "a frame")
     frames = [labelled_frame(s, [r]) for s, r in zip(samples, results, strict=True)]
     given = Labelling(frames, 3, unlabelled=1)
-    kept = without_doubt(given, [CRYSTAL], [teacher], other, CPU)
+    lowest = lowest_structures([CRYSTAL], [teacher], other, CPU)
+    kept = without_doubt(given, lowest, other, CPU)
     assert kept.frames == [frames[0], frames[2], frames[3]]
     assert (kept.training, kept.unlabelled) == (2, 2)
-    assert without_doubt(given, [CRYSTAL], [teacher], None, CPU) is given
+    assert without_doubt(given, lowest, None, CPU) is given
 
 
 def test_molecules_are_torn_apart_where_nothing_is_periodic() -> None:
@@ -99,7 +107,7 @@ def test_molecules_are_torn_apart_where_nothing_is_periodic() -> None:
     teacher = AutogradEvaluator(HoledPairs())
     labels = AutogradEvaluator(HoledPairs(atom=-3.0))
     config = CONFIG.model_copy(update={"random": 160})
-    found = random_structures([molecule], teacher, [teacher], labels, config, CPU, 1)
+    found = found_from(molecule, teacher, labels, config)
     assert {frame.group for frame in found.frames} <= {TORN, SCATTERED, MOVED, TAUTOMERS}
     assert len({frame.group for frame in found.frames}) > 1
     rest = energy(HoledPairs(), molecule)
@@ -117,7 +125,7 @@ def test_a_molecule_that_teachers_have_wrong_is_labelled_however_low() -> None:
     molecule = from_ase(Atoms("Cu4", [[0, 0, 0], [2.5, 0, 0], [0, 2.5, 0], [0, 0, 2.5]]))
     wrong = AutogradEvaluator(HoledPairs(free=-2.5))
     labels = AutogradEvaluator(HoledPairs())
-    found = random_structures([molecule], wrong, [wrong], labels, CONFIG, CPU, 1)
+    found = found_from(molecule, wrong, labels, CONFIG)
     energies = [energy(HoledPairs(), System(f.numbers, f.positions)) for f in found.frames]
     assert min(energies) < energy(HoledPairs(), molecule) + 2.0
 
@@ -127,8 +135,7 @@ def test_without_a_crystal_or_molecule_there_is_nothing_to_make(
 ) -> None:
     slab = from_ase(Atoms("Cu2", [[0, 0, 0], [0, 0, 2.2]], cell=[2.5, 2.5, 9], pbc=[1, 1, 0]))
     teacher = AutogradEvaluator(HoledPairs())
-    made = random_structures([slab], teacher, [teacher], None, CONFIG, CPU, 1)
-    assert made.frames == []
+    assert found_from(slab, teacher, teacher, CONFIG).frames == []
     assert "none is random" in caplog.text
     config = CONFIG.model_copy(update={"random": 0})
-    assert random_structures([CRYSTAL], teacher, [teacher], None, config, CPU, 1).frames == []
+    assert found_from(CRYSTAL, teacher, teacher, config).frames == []
