@@ -75,6 +75,9 @@ _RADII: Final = (
 COVALENT_RADII: Final = np.array([*_RADII, *[2.0] * (len(SYMBOLS) - len(_RADII))])
 """(119,) float64 A, by atomic number."""
 
+BOND_FACTOR: Final = 1.25
+"""A bond is shorter than this times the sum of both covalent radii."""
+
 # IUPAC abridged standard atomic weights; elements without stable isotopes carry the mass
 # number of a long-lived one.
 # fmt: off

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from mdgraph.data.dataset import Dataset, LabelledFrame
 from mdgraph.data.similarity import full_cell
-from mdgraph.io.topology import BOND_FACTOR
-from mdgraph.units import COVALENT_RADII
+from mdgraph.units import BOND_FACTOR, COVALENT_RADII
 
 Kind = Literal["molecule", "liquid", "crystal"]
 """A molecule or cluster alone, several molecules in a periodic cell, or anything periodic whose

@@ -20,12 +20,12 @@ from mdgraph.engine.calculation import EvaluationResult
 from mdgraph.engine.relaxation import relax
 from mdgraph.errors import MDGraphError
 from mdgraph.evaluators import Evaluator
-from mdgraph.io.topology import BOND_FACTOR
 from mdgraph.models import Atoms, PotentialModule
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import full_float32, precision_named
 from mdgraph.state import State
 from mdgraph.system import System
+from mdgraph.units import BOND_FACTOR
 
 logger = logging.getLogger(__name__)
 

@@ -21,10 +21,7 @@ from scipy.spatial import cKDTree
 from mdgraph.io.files import disk_failures
 from mdgraph.io.pdb import STANDARD_RESIDUES, WATERS
 from mdgraph.system import System, Topology
-from mdgraph.units import COVALENT_RADII, SYMBOLS
-
-BOND_FACTOR: Final = 1.25
-"""A bond is shorter than this times the sum of both covalent radii."""
+from mdgraph.units import BOND_FACTOR, COVALENT_RADII, SYMBOLS
 
 _CATIONS: Final = [3, 11, 19, 37, 55, 12, 20, 38, 56]
 """Li, Na, K, Rb, Cs, Mg, Ca, Sr, Ba: as ions they lie within the sum of radii of their neighbors,

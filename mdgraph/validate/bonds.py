@@ -8,19 +8,17 @@ from typing import Final
 
 import numpy as np
 import torch
-from ase.data import covalent_radii
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mdgraph.data import LabelledFrame
+from mdgraph.data.bonding import bond_lengths
 from mdgraph.data.similarity import short_pairs
 from mdgraph.errors import InputError
 from mdgraph.system import System, make_whole
+from mdgraph.units import BOND_FACTOR
 
 Array = NDArray[np.float64]
-
-BOND_FACTOR: Final = 1.25
-"""A bond is shorter than this times the sum of both covalent radii."""
 
 TRANSFER_FACTOR: Final = 1.2
 """A hydrogen between two heavy atoms counts as attached within this times the length of a bond:
@@ -71,8 +69,7 @@ class BondGraph:
             transfer: whether a hydrogen may go from one heavy atom to another.
         """
         numbers, off = system.numbers, 1.0 - np.eye(len(system))
-        radii = covalent_radii[numbers]
-        self.reach = torch.tensor(BOND_FACTOR * (radii[:, None] + radii) * off, device=device)
+        self.reach = torch.tensor(BOND_FACTOR * bond_lengths(numbers) * off, device=device)
         self.shortest = torch.tensor(shortest[np.ix_(numbers, numbers)] * off, device=device)
         self._heavy = torch.tensor(numbers != 1, device=device)
         self._molecule: Tensor | None = None

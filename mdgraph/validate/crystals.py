@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from ase import Atoms
 from ase.build import bulk, fcc111, surface
-from ase.data import covalent_radii, reference_states
+from ase.data import reference_states
 from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
@@ -26,7 +26,7 @@ from mdgraph.evaluators import Evaluator
 from mdgraph.models import Potential
 from mdgraph.precision import precision_named
 from mdgraph.system import System
-from mdgraph.units import ACCELERATION, BAR, ELEMENTARY_CHARGE, SYMBOLS
+from mdgraph.units import ACCELERATION, BAR, COVALENT_RADII, ELEMENTARY_CHARGE, SYMBOLS
 
 Array = NDArray[np.float64]
 
@@ -263,7 +263,7 @@ def expected_distance(symbol: str, phase: str) -> float:
     known = reference_phase(symbol)
     if known is None:
         # Radii are those of single bonds, of which an atom has few.
-        distance, neighbors = 2.0 * float(covalent_radii[number]), 4
+        distance, neighbors = 2.0 * float(COVALENT_RADII[number]), 4
     else:
         constant = float(reference_states[number]["a"])
         distance, neighbors = constant / lattice_constant(known, 1.0), PHASES[known]

@@ -7,12 +7,11 @@ from itertools import combinations
 from typing import Final
 
 import numpy as np
-from ase.data import covalent_radii
 from numpy.typing import NDArray
 
+from mdgraph.data.bonding import bonded
 from mdgraph.system import System
 from mdgraph.units import SYMBOLS
-from mdgraph.validate.bonds import BOND_FACTOR
 
 Array = NDArray[np.float64]
 
@@ -84,10 +83,8 @@ class Molecule:
     def __init__(self, system: System) -> None:
         """Finds bonds by covalent radii; ignores the cell."""
         self.system = system
-        radii = covalent_radii[system.numbers]
-        distance = np.linalg.norm(system.positions[:, None] - system.positions, axis=-1)
-        bonded = np.triu(distance < BOND_FACTOR * (radii[:, None] + radii), 1)
-        self.bonds = [(int(first), int(second)) for first, second in np.argwhere(bonded)]
+        pairs = np.argwhere(np.triu(bonded(system.numbers, system.positions), 1))
+        self.bonds = [(int(first), int(second)) for first, second in pairs]
         self.neighbors: list[list[int]] = [[] for _ in range(len(system))]
         for first, second in self.bonds:
             self.neighbors[first].append(second)
