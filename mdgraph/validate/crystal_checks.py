@@ -219,7 +219,7 @@ def _phases_check(
         measured = lattice_constant(reference.name, expected_distance(symbol, reference.name))
         numbers["measured_lattice_constant_A"] = measured
         sentence += f", measured {measured:.3f} A"
-        verdicts.append(_by_limits(abs(constant / measured - 1.0), LATTICE))
+        verdicts.append(Verdict.by_limits(abs(constant / measured - 1.0), LATTICE))
     sentences.append(sentence)
     generator = np.random.default_rng(0)
     cells = [
@@ -258,12 +258,6 @@ def _shaken(crystal: System, generator: np.random.Generator) -> System:
     return crystal.replace(positions=crystal.positions + shifts)
 
 
-def _by_limits(share: float, limits: tuple[float, float]) -> Verdict:
-    if not share <= limits[1]:
-        return Verdict.WRONG
-    return Verdict.LOOK if share > limits[0] else Verdict.OK
-
-
 def _compared(value: float, published: Value | None, unit: str) -> Verdict:
     """Judges a number by a published one, or not at all where there is none."""
     if published is None:
@@ -271,7 +265,7 @@ def _compared(value: float, published: Value | None, unit: str) -> Verdict:
     difference = abs(value - published.value)
     if difference <= FLOOR[unit]:
         return Verdict.OK
-    return _by_limits(difference / abs(published.value), PROPERTY)
+    return Verdict.by_limits(difference / abs(published.value), PROPERTY)
 
 
 def _told(value: float, published: Value | None, digits: int) -> str:

@@ -477,7 +477,7 @@ def energy_verdict(
     # Residuals of one oscillation are correlated, the scatter of replicas is not.
     error = float(slopes.std(ddof=1) / math.sqrt(len(slopes)) / unit)
     beyond = abs(drift) - ERRORS * error
-    verdicts = [_by_limits(beyond, DRIFT), _by_limits(fluctuation, FLUCTUATION)]
+    verdicts = [Verdict.by_limits(beyond, DRIFT), Verdict.by_limits(fluctuation, FLUCTUATION)]
     sentence = (
         f"In {1e-3 * (times[-1] - times[0]):.2g} ps the total energy drifts by {drift:.2g} +- "
         f"{error:.1g} kT/ns a degree of freedom and scatters by {fluctuation:.2%} of the kinetic "
@@ -495,9 +495,3 @@ def energy_verdict(
         "change of the total energy (meV)",
     )
     return Check(name, worst(verdicts), sentence, numbers, curves)
-
-
-def _by_limits(value: float, limits: tuple[float, float]) -> Verdict:
-    if not value <= limits[1]:
-        return Verdict.WRONG
-    return Verdict.LOOK if value > limits[0] else Verdict.OK

@@ -237,9 +237,7 @@ def _energy_errors(error: Array) -> dict[str, Any]:
 
 def _energy_verdict(rmse: float) -> Verdict:
     """Of an RMSE in meV an atom."""
-    if rmse > 1e3 * ENERGY_WRONG:
-        return Verdict.WRONG
-    return Verdict.LOOK if rmse > 1e3 * ENERGY_LOOK else Verdict.OK
+    return Verdict.by_limits(rmse, (1e3 * ENERGY_LOOK, 1e3 * ENERGY_WRONG))
 
 
 def _force_check(rows: ForceRows) -> Check:
@@ -262,9 +260,7 @@ def _slope_check(rows: ForceRows) -> Check:
         text = f"The labels are below {1e3 * SLOPE_FROM:g} meV/A (RMS), which tells no slope."
         return Check("size of forces", Verdict.OK, text)
     apart = abs(slope - 1.0)
-    verdict = Verdict.OK
-    if apart > SLOPE_LOOK:
-        verdict = Verdict.WRONG if apart > SLOPE_WRONG else Verdict.LOOK
+    verdict = Verdict.by_limits(apart, (SLOPE_LOOK, SLOPE_WRONG))
     return Check("size of forces", verdict, f"Forces are {slope:.3f} of their labels.", numbers)
 
 

@@ -235,12 +235,6 @@ def _unwrapped(frames: Sequence[LabelledFrame]) -> Array:
 # verdicts
 
 
-def _by_limits(value: float, limits: tuple[float, float]) -> Verdict:
-    if not value <= limits[1]:
-        return Verdict.WRONG
-    return Verdict.LOOK if value > limits[0] else Verdict.OK
-
-
 def distribution_check(
     formula: str,
     pairs: Sequence[str],
@@ -287,7 +281,7 @@ def distribution_check(
     }
     worst_pair = max(shares, key=lambda pair: shares[pair][0] - NOISE * shares[pair][1])
     share, noise = shares[worst_pair]
-    verdict = _by_limits(share - NOISE * noise, MOVED)
+    verdict = Verdict.by_limits(share - NOISE * noise, MOVED)
     text = (
         f"In {length:g} ps {share:.1%} of the neighbors within {distance[-1]:.1f} A lie at other "
         f"distances ({worst_pair}) than in {reference.frames} frames, of which errors make "
@@ -353,7 +347,7 @@ def spectrum_check(
         apart = np.abs(total - lines["frames"])[shown]
         share = 0.5 * float(np.trapezoid(apart, wavenumber[shown]))
         numbers["other_share"] = round(share, 4)
-        verdict = _by_limits(share, OTHER)
+        verdict = Verdict.by_limits(share, OTHER)
         sentence = f"{text} {share:.1%} of it lies at other frequencies than in the trajectory."
     if beyond > BEYOND:
         verdict = Verdict.WRONG
@@ -434,7 +428,7 @@ def diffusion_check(
         room = NOISE * float(np.nan_to_num(error))
         high, low = max(value - room, 0.0), max(value + room, 1e-9)
         factor = max(high / max(other, 1e-9), other / low) if other > 0.0 else 1.0
-        verdict = _by_limits(factor, SLOWER)
+        verdict = Verdict.by_limits(factor, SLOWER)
         ending = f"in the trajectory by {other:.3g}."
     curves = Curves(1e-3 * result.lag, lines, "lag (ps)", "mean squared displacement (Å²)")
     return Check(name, verdict, f"{text}, {ending}", numbers, curves)

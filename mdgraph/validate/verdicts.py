@@ -24,6 +24,13 @@ class Verdict(StrEnum):
     LOOK = "look"
     WRONG = "wrong"
 
+    @classmethod
+    def by_limits(cls, value: float, limits: tuple[float, float]) -> "Verdict":
+        """A look beyond the first limit; wrong beyond the second, or without a number."""
+        if not value <= limits[1]:
+            return cls.WRONG
+        return cls.LOOK if value > limits[0] else cls.OK
+
 
 @dataclass(frozen=True, eq=False)
 class Curves:
