@@ -36,6 +36,9 @@ SPEED_OF_LIGHT: Final = 2.99792458e-5
 DENSITY: Final = 1e27 * ATOMIC_MASS_UNIT
 """One amu/A^3 in g/cm^3 (1.6605)."""
 
+DIFFUSION: Final = 1e4
+"""One A^2/fs in 1e-5 cm^2/s."""
+
 BAR: Final = 1e-25 / ELEMENTARY_CHARGE
 """One bar in eV/A^3 (6.2415e-7)."""
 

@@ -24,6 +24,7 @@ from mdgraph.engine.observables import (
     TemperaturesResult,
 )
 from mdgraph.errors import InputError
+from mdgraph.units import DIFFUSION
 
 _MANY_ROWS: Final = 100
 """From twice as many on, a line hides itself, and a running mean is drawn over it."""
@@ -332,9 +333,6 @@ _LINEAR_SHARE: Final = 2.5
 
 Recorded = AveragesResult | DistributionResult | CorrelationResult | TemperaturesResult
 
-_CM2_PER_S: Final = 1e4
-"""One A^2/fs in 1e-5 cm^2/s."""
-
 
 def recorded_figure(result: Recorded, *, system: int = 0) -> Figure:
     """Draws one system of a result.
@@ -473,7 +471,7 @@ def _draw_correlation(axes: Axes, result: CorrelationResult, system: int) -> Non
 
 
 def _draw_diffusion(axes: Axes, result: CorrelationResult, system: int) -> None:
-    running = _CM2_PER_S * result.running_diffusion()[system]
+    running = DIFFUSION * result.running_diffusion()[system]
     for element, value, colour in zip(result.elements, running, _colours(), strict=False):
         axes.plot(1e-3 * result.lag, value, color=colour, label=element, **LINE)
     axes.axhline(0.0, color=GREY, linewidth=0.8)

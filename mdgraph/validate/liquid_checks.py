@@ -25,14 +25,11 @@ from mdgraph.engine.observables import AutocorrelationResult, DisplacementResult
 from mdgraph.engine.observables.frames import FrameReplay
 from mdgraph.errors import InputError
 from mdgraph.system import System
-from mdgraph.units import NUMBERS, SPEED_OF_LIGHT, SYMBOLS
+from mdgraph.units import DIFFUSION, NUMBERS, SPEED_OF_LIGHT, SYMBOLS
 from mdgraph.validate.molecule_checks import HIGHEST
 from mdgraph.validate.verdicts import Check, Curves, Verdict
 
 Array = NDArray[np.float64]
-
-CM2_PER_S: Final = 1e4
-"""1e-5 cm^2/s in an A^2/fs."""
 
 REACH: Final = 5.0
 LEAST_REACH: Final = 2.5
@@ -405,7 +402,7 @@ def diffusion_check(
 
     def slopes(displacements: DisplacementResult) -> Array:
         fitted = displacements.fitted_diffusion(FITTED * longest, longest * (1.0 + 1e-9))
-        return CM2_PER_S * fitted[:, row]
+        return DIFFUSION * fitted[:, row]
 
     each = slopes(result)
     value, error = float(each.mean()), float(standard_error(each))

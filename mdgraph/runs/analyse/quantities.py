@@ -39,7 +39,7 @@ from mdgraph.errors import InputError
 from mdgraph.io.topology import Molecules
 from mdgraph.io.trajectories import Frame
 from mdgraph.system import System
-from mdgraph.units import NUMBERS
+from mdgraph.units import DIFFUSION, NUMBERS
 
 logger = logging.getLogger(__name__)
 
@@ -75,9 +75,6 @@ FEWEST_INDEPENDENT: Final = 10
 
 _UNEVEN: Final = 1e-3
 """Largest deviation from even times, in intervals between frames."""
-
-_CM2_PER_S: Final = 1e4
-"""1e-5 cm^2/s in an A^2/fs."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -389,8 +386,8 @@ class _Displacements(_Correlated):
         result: Any = self._all.result()
         begin, end = (share * float(result.lag[-1]) for share in _FIT)
         fit = (result.lag >= begin) & (result.lag <= end) & (result.origins > 0)
-        coefficients = _CM2_PER_S * self._fit(result)[0]
-        blocks = _CM2_PER_S * np.array(self._slopes)
+        coefficients = DIFFUSION * self._fit(result)[0]
+        blocks = DIFFUSION * np.array(self._slopes)
         numbers, rows = {}, [["element", "D (10⁻⁵ cm²/s)", "standard error", "exponent"]]
         for place, element in enumerate(result.elements):
             value = result.value[0, place]
@@ -481,7 +478,7 @@ class _Velocities(_Correlated):
         result: Any = self._record.result()
         if word == "spectrum":
             return self._spectrum_outcome(result)
-        last = _CM2_PER_S * result.running_diffusion()[0, :, result.origins > 0][-1]
+        last = DIFFUSION * result.running_diffusion()[0, :, result.origins > 0][-1]
         numbers = {
             element: {"diffusion_1e-5_cm2_per_s": float(value)}
             for element, value in zip(result.elements, last, strict=True)
