@@ -8,7 +8,7 @@ import numpy as np
 from ase.neighborlist import primitive_neighbor_list
 from numpy.typing import NDArray
 
-from mdgraph.data.dataset import Dataset, LabelledFrame
+from mdgraph.data.dataset import Dataset, LabelledFrame, spaced
 from mdgraph.data.similarity import full_cell
 from mdgraph.units import BOND_FACTOR, COVALENT_RADII
 
@@ -23,8 +23,7 @@ _FRAMES: Final = 20
 def count_kinds(dataset: Dataset) -> Counter[Kind]:
     """Kinds of up to 20 frames of several atoms, evenly spaced."""
     several = np.flatnonzero(dataset.atoms > 1)
-    places = np.linspace(0, len(several) - 1, min(_FRAMES, len(several))).round().astype(int)
-    return Counter(map(kind_of, dataset.frames(several[places])))
+    return Counter(map(kind_of, dataset.frames(spaced(several.tolist(), _FRAMES))))
 
 
 def kind_of(frame: LabelledFrame) -> Kind:

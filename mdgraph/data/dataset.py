@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import h5py
 import numpy as np
@@ -27,6 +27,7 @@ from mdgraph.system import FARTHEST, System
 from mdgraph.units import SYMBOLS
 
 Array = NDArray[np.float64]
+Item = TypeVar("Item")
 
 _LARGEST_ENERGY: Final = 2e6
 """eV per atom; the heaviest atom has 1.4e6 with all its electrons."""
@@ -545,6 +546,12 @@ def _extend(dataset: h5py.Dataset, rows: NDArray[Any]) -> None:
         before = len(dataset)
         dataset.resize(before + len(rows), axis=0)
         dataset[before:] = rows
+
+
+def spaced(items: Sequence[Item], most: int) -> list[Item]:
+    """Up to so many items, evenly spaced."""
+    places = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
+    return [items[place] for place in places]
 
 
 def compositions(dataset: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -273,6 +273,7 @@ def all_checks(
         picoseconds: of each run of dynamics; None takes what `dynamics_checks` does.
     """
     from mdgraph.data.bonding import kind_of
+    from mdgraph.data.dataset import spaced
     from mdgraph.models import check_species
     from mdgraph.validate.bonds import cut
     from mdgraph.validate.crystal_checks import crystal_checks
@@ -283,7 +284,6 @@ def all_checks(
         QUICK_FRAMES,
         frame_checks,
         look_alikes_check,
-        spaced,
     )
     from mdgraph.validate.molecule_checks import molecule_checks
     from mdgraph.validate.verdicts import Check, Verdict

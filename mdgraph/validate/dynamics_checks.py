@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
 from mdgraph.data.bonding import kind_of
+from mdgraph.data.dataset import spaced
 from mdgraph.engine import Simulation, VelocityVerlet
 from mdgraph.engine.calculation import as_evaluator
 from mdgraph.errors import InputError, MDGraphError, SimulationError
@@ -277,11 +278,10 @@ def hydrogens_move(frames: Sequence[LabelledFrame], device: torch.device) -> boo
     hydrogen = torch.tensor(frames[0].numbers == 1, device=device)
     if not hydrogen.any() or hydrogen.all():
         return False
-    places = np.linspace(0, len(frames) - 1, min(TRANSFER_FRAMES, len(frames))).round().astype(int)
     graph = BondGraph(frames[0].system(), np.zeros((119, 119)), device)
     nearest = []
-    for place in places:
-        distances = graph.distances(torch.tensor(frames[place].positions, device=device)[None])[0]
+    for frame in spaced(frames, TRANSFER_FRAMES):
+        distances = graph.distances(torch.tensor(frame.positions, device=device)[None])[0]
         nearest.append(distances[hydrogen][:, ~hydrogen].argmin(dim=1))
     return any(bool((row != nearest[0]).any()) for row in nearest)
 

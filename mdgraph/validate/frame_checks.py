@@ -6,13 +6,14 @@ Errors are also those of the frames alone that training does not hold almost the
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
+from mdgraph.data.dataset import spaced
 from mdgraph.data.similarity import NEAR, describe_frame, response
 from mdgraph.engine.batches import Batches, Evaluate, evaluate_with
 from mdgraph.engine.calculation import EvaluationResult
@@ -25,8 +26,6 @@ from mdgraph.units import SYMBOLS
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 
 Array = NDArray[np.float64]
-
-Item = TypeVar("Item")
 
 FORCE_LOOK: Final = 0.1, 0.05
 FORCE_WRONG: Final = 0.25, 0.1
@@ -131,12 +130,6 @@ def frame_checks(
         check = _sigma_check(structures, energy[places], potential, domain, device)
         if check is not None:
             yield check
-
-
-def spaced(items: Sequence[Item], most: int) -> list[Item]:
-    """Up to so many items, evenly spaced."""
-    places = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
-    return [items[place] for place in places]
 
 
 class ForceRows:

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from mdgraph.data.dataset import spaced
 from mdgraph.data.keys import ENERGY, LENGTH
 from mdgraph.errors import InputError
 from mdgraph.system import System
@@ -116,7 +117,7 @@ def judge_check(
     """
     if not systems:
         return None
-    chosen = np.unique(np.linspace(0, len(systems) - 1, JUDGED_FRAMES).round().astype(int))
+    chosen = np.array(spaced(range(len(systems)), JUDGED_FRAMES))
     energies = judge([systems[place] for place in chosen])
     groups: dict[tuple[int, ...], list[int]] = {}
     for row, place in enumerate(chosen):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mdgraph.analysis.rdf import most_common_heavy_element, smallest_height
 from mdgraph.analysis.spectrum import LONGEST_INTERVAL, SpectrumResult, velocity_spectrum
 from mdgraph.data import LabelledFrame
+from mdgraph.data.dataset import spaced
 from mdgraph.engine import (
     MeanSquaredDisplacement,
     RadialDistributions,
@@ -189,7 +190,7 @@ def liquid_reference(
     """
     if len(frames) < FEWEST_FRAMES or reach < LEAST_REACH:
         return None
-    chosen = np.linspace(0, len(frames) - 1, min(MOST_FRAMES, len(frames))).round().astype(int)
+    chosen = spaced(range(len(frames)), MOST_FRAMES)
     system = frames[0].system()
     values = []
     for group in np.array_split(chosen, FEWEST_FRAMES):

@@ -10,11 +10,12 @@ from bonded_toy import BondedToy, structure
 from toys import LennardJones, argon
 
 from mdgraph.data import LabelledFrame
+from mdgraph.data.dataset import spaced
 from mdgraph.engine.batches import evaluate_with
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
-from mdgraph.validate.frame_checks import FEWEST, frame_checks, spaced
+from mdgraph.validate.frame_checks import FEWEST, frame_checks
 from mdgraph.validate.verdicts import Check, Verdict
 
 CPU = torch.device("cpu")
