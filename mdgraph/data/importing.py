@@ -48,7 +48,7 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
             name
             for atoms, labels in zip(frames, values, strict=True)
             for name, value in labels.items()
-            if looks_like(label, name) and _fits(label, value, len(atoms))
+            if looks_like(label, name) and _fits(label, value)
         }
 
         def same(first: str, second: str) -> bool:
@@ -121,7 +121,7 @@ def _values(atoms: Atoms) -> dict[str, Any]:
     return {**atoms.info, **arrays, **results}
 
 
-def _fits(label: str, value: Any, atoms: int) -> bool:
+def _fits(label: str, value: Any) -> bool:
     shape = np.shape(value)
     if not np.issubdtype(np.asarray(value).dtype, np.number):
         return False

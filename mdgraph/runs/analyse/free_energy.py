@@ -174,7 +174,7 @@ def free_energy(
     refuse_folder(out, NUMBERS, overwrite=overwrite)
     runs = read_biased_runs(paths, options.temperature, options.hills, options.windows)
     method = options.method or _method(runs, options.along)
-    along = options.along or _default_variables(runs, method)
+    along = options.along or _default_variables(runs)
     _check_options(options, along, runs)
     result = _MAKERS[method](runs, along, options)
     result.warnings[:0] = runs.warnings + _unexchanged(runs)
@@ -255,7 +255,7 @@ def _biased_sum(runs: BiasedRuns) -> str:
     )
 
 
-def _default_variables(runs: BiasedRuns, method: str) -> tuple[str, ...]:
+def _default_variables(runs: BiasedRuns) -> tuple[str, ...]:
     """The variables that were biased, or the only ones."""
     if runs.hills:
         names = list(runs.hills[0].names)
@@ -697,7 +697,7 @@ def _joined(runs: BiasedRuns, along: tuple[str, ...], options: FreeEnergyOptions
                     for part, row in zip(members, rows, strict=True)
                 ]
                 energies[place] += bias.energy(np.concatenate(values)) / kt
-        name, centre = _window_name(number, biases[number], members)
+        name, centre = _window_name(number, biases[number])
         values = [part.run.columns(along)[row] for part, row in zip(members, rows, strict=True)]
         windows.append(UmbrellaWindow(name, centre, np.concatenate(values), energies))
     joined = join_windows(windows, grid, kt, options.resamples, options.seed)
@@ -734,9 +734,7 @@ def _joined(runs: BiasedRuns, along: tuple[str, ...], options: FreeEnergyOptions
     )
 
 
-def _window_name(
-    number: int, biases: Sequence[StaticBias], members: Sequence[_Equilibrated]
-) -> tuple[str, tuple[float, ...]]:
+def _window_name(number: int, biases: Sequence[StaticBias]) -> tuple[str, tuple[float, ...]]:
     """The number of a window and its centres."""
     springs = [bias for bias in biases if bias.kind == "harmonic"]
     if not springs:
