@@ -79,15 +79,14 @@ def renamed_keywords(**renamed: str) -> Callable[[Callable[P, R]], Callable[P, R
     return decorate
 
 
-def current_keywords(
-    named: Mapping[str, Any], renamed: Mapping[str, str], stacklevel: int = 3
-) -> dict[str, Any]:
+def current_keywords(named: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
     """Keyword arguments under the names of today, with a FutureWarning for each old one.
+
+    The warning names the line that calls the caller.
 
     Args:
         named: keyword arguments.
         renamed: the new names by the old ones.
-        stacklevel: of the warning; 3 is the caller of the caller.
 
     Raises:
         InputError: one argument is given by both of its names.
@@ -98,7 +97,7 @@ def current_keywords(
         if new != name:
             if new in named:
                 raise InputError(f"{name} is the old name of {new}; give {new} alone.")
-            warnings.warn(old_name(name, new), MDGraphFutureWarning, stacklevel=stacklevel)
+            warnings.warn(old_name(name, new), MDGraphFutureWarning, stacklevel=3)
         current[new] = value
     return current
 

@@ -227,13 +227,14 @@ def crystal_elements(frames: Sequence[LabelledFrame | System]) -> list[str]:
     ]
 
 
-def crystal_compounds(frames: Sequence[LabelledFrame], most: int = 3) -> list[System]:
+def crystal_compounds(frames: Sequence[LabelledFrame]) -> list[System]:
     """Crystals of several elements, the frame of least energy of each composition.
+
+    Of more than three compositions those with the most frames.
 
     Args:
         frames: of which those that are periodic in all directions and no liquids count; without
             energies the first one is taken.
-        most: compositions; those with the most frames.
     """
     groups: dict[tuple[int, ...], list[LabelledFrame]] = {}
     for frame in frames:
@@ -247,7 +248,7 @@ def crystal_compounds(frames: Sequence[LabelledFrame], most: int = 3) -> list[Sy
         frame = group[int(np.where(np.isnan(energies), np.inf, energies).argmin())]
         if kind_of(frame) == "crystal":
             crystals.append(System(frame.numbers, frame.positions, frame.cell, frame.pbc))
-    return crystals[:most]
+    return crystals[:3]
 
 
 def reference_phase(symbol: str) -> str | None:

@@ -289,20 +289,15 @@ def hydrogens_move(frames: Sequence[LabelledFrame], device: torch.device) -> boo
 # runs in a bath
 
 
-def poisson_bound(events: int, confidence: float = 0.95) -> float:
-    """Upper bound of the mean of a Poisson variable; 3.0 where nothing happened, at 95 %.
-
-    Args:
-        events: what happened.
-        confidence: of the bound.
-    """
+def poisson_bound(events: int) -> float:
+    """Upper bound, at 95 %, of the mean of a Poisson variable; 3.0 where nothing happened."""
     low, high = 0.0, 10.0 * (events + 3.0)
     for _ in range(60):
         mean = 0.5 * (low + high)
         terms = [
             math.exp(-mean + k * math.log(mean) - math.lgamma(k + 1)) for k in range(events + 1)
         ]
-        low, high = (mean, high) if sum(terms) > 1.0 - confidence else (low, mean)
+        low, high = (mean, high) if sum(terms) > 1.0 - 0.95 else (low, mean)
     return high
 
 
