@@ -53,9 +53,8 @@ from mdgraph.runs.streams.pipeline import (
     Pipeline,
     StreamProgress,
 )
-from mdgraph.runs.streams.reading import open_reader
 from mdgraph.runs.streams.results import ResultsFile
-from mdgraph.runs.streams.sources import StreamSource
+from mdgraph.runs.streams.sources import StreamSource, open_reader
 from mdgraph.runs.streams.workers import Worker, default_workers, format_block, parse_block
 from mdgraph.runs.uncertainty import FrameUncertainty, LeastCertain
 from mdgraph.signals import Interrupted, unfinished_status

@@ -34,14 +34,20 @@ from mdgraph.io.xyz import BufferedLines, FrameText, frame_texts
 from mdgraph.runs.streams.blocks import (
     FrameBlock,
     PackedFrames,
+    RawFrame,
     ResultBlock,
     SystemBlock,
     TextBlock,
 )
 from mdgraph.runs.streams.links import StreamRanks
 from mdgraph.runs.streams.pipeline import Convert, DeviceStages, Pipeline, StreamProgress
-from mdgraph.runs.streams.reading import BlockReader, ReaderProcess, open_reader
-from mdgraph.runs.streams.sources import GrowingLines, RawFrame, StreamSource
+from mdgraph.runs.streams.sources import (
+    BlockReader,
+    GrowingLines,
+    ReaderProcess,
+    StreamSource,
+    open_reader,
+)
 from mdgraph.runs.streams.workers import Worker, default_workers, parse_block, run_here
 from mdgraph.system import System, SystemArrays, total_charge
 
@@ -375,7 +381,7 @@ def assert_helpers_end(
             time.sleep(0.4)
             helpers = helpers_of(process.pid, module)
         assert len(helpers) == 2
-        readers = helpers_of(process.pid, "streams.reading")
+        readers = helpers_of(process.pid, "streams.sources")
         assert len(readers) == (module == "streams.workers")
         if ending is None:
             for helper in helpers:  # either of which may get the next frames
@@ -636,7 +642,7 @@ def test_a_worker_that_is_gone_is_named_and_can_be_closed() -> None:
 
 
 def test_workers_import_no_torch() -> None:
-    code = "import sys, mdgraph.runs.streams.reading; print('torch' in sys.modules)"
+    code = "import sys, mdgraph.runs.streams.sources; print('torch' in sys.modules)"
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, env=environment(), capture_output=True, check=True)
     assert done.stdout == b"False\n"

@@ -1,26 +1,37 @@
-"""Where frames of a stream come from: one after another, and none is kept.
+"""Where frames of a stream come from, and what reads them into blocks; none is kept.
 
 Extended XYZ from standard input or a file, H5MD trajectories and data sets are read frame by frame,
 the first two also while they grow. Files of other formats are read whole.
+
+Blocks are made here or in a process that does nothing else. That process imports no torch and packs
+the frames of a block once; whoever parses them unpacks them, and all others hand on bytes. It reads
+the standard input that it inherits. It ends with the process that started it, however that ends,
+and leaves signals to that one.
 """
 
 import io
 import os
+import pickle
 import select
 import stat
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from mdgraph.data.dataset import is_dataset, open_dataset
-from mdgraph.errors import prefix_errors
+from mdgraph.errors import InputError, MDGraphError, prefix_errors
 from mdgraph.io.files import COMPRESSIONS, disk_failures, readable_file
 from mdgraph.io.formats import format_of, read_trajectory
 from mdgraph.io.structures import is_xyz, read_systems, split_frame
-from mdgraph.io.xyz import BufferedLines, FrameText, frame_texts, open_xyz
+from mdgraph.io.xyz import BufferedLines, frame_texts, open_xyz
+from mdgraph.runs.streams.blocks import FrameBlock, PackedFrames, RawFrame, with_plain_failure
+from mdgraph.runs.streams.workers import Answers, StreamProcess, unexpected
 from mdgraph.system import System
 
 STANDARD_INPUT: Final = "-"
@@ -35,23 +46,7 @@ _PART: Final = 1 << 18
 _SMALL: Final = 1 << 22
 """Bytes that a thread reads in less than 0.1 s: some 70,000 atoms as extended XYZ."""
 
-
-@dataclass(frozen=True, eq=False)
-class RawFrame:
-    """A frame that is not parsed yet.
-
-    Attributes:
-        name: file and frame, for errors.
-        atoms: number of atoms.
-        content: its text, or a system where the file has no text.
-    """
-
-    name: str
-    atoms: int
-    content: FrameText | System
-
-    def __reduce__(self) -> Any:  # a third of the time of pickling a dict
-        return RawFrame, (self.name, self.atoms, self.content)
+_SERVE: Final = "from mdgraph.runs.streams.sources import serve; serve()"
 
 
 @dataclass(frozen=True)
@@ -199,3 +194,150 @@ class GrowingLines(BufferedLines):
             if not was_idle:
                 self._idle()
                 was_idle = True
+
+
+class BlockReader:
+    """Divides the frames of a source into blocks.
+
+    Blocks end by the numbers of atoms alone, so that a stream that is read again has the same ones;
+    only where a source gives nothing for a while, those that are there go on.
+
+    Attributes:
+        frames: number of frames so far.
+    """
+
+    def __init__(
+        self, source: StreamSource, atoms: int, results: int, check: Callable[[], None]
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            source: of the frames.
+            atoms: of a block, at least.
+            results: frames that are written already; blocks before the last of them are left out.
+            check: see `StreamSource.frames`.
+        """
+        self._source, self._atoms, self._results, self._check = source, atoms, results, check
+        self._put: Callable[[FrameBlock], None]
+        self._block: list[RawFrame] = []
+        self._filled = self._number = self.frames = 0
+
+    def read(self, put: Callable[[FrameBlock], None]) -> None:
+        """Calls `put` with every block; why there are no more is the failure of the last one."""
+        self._put, failure = put, None
+        try:
+            for frame in self._source.frames(self._flush, self._check):
+                self._block.append(frame)
+                self._filled += frame.atoms
+                if self._filled >= self._atoms:
+                    self._flush()
+        except MDGraphError as error:
+            failure = error
+        self._flush()
+        if failure is None and self.frames < self._results:
+            failure = InputError(
+                f"The input has {self.frames:,} frames, and results of {self._results:,} are "
+                "written already; give the input that they are of."
+            )
+        if failure is None and self.frames == 0:
+            failure = InputError("The input holds no frames; give some.")
+        if failure is not None:
+            put(FrameBlock(self._number, self.frames, [], failure))
+
+    def _flush(self) -> None:
+        block, first = self._block, self.frames
+        self.frames += len(block)
+        self._block, self._filled = [], 0
+        if not block or self.frames < self._results:
+            return
+        self._put(FrameBlock(self._number, first, block))
+        self._number += 1
+
+    def close(self) -> None:
+        """Nothing is to be ended here."""
+
+
+class ReaderProcess(StreamProcess):
+    """A process that reads; see BlockReader."""
+
+    called = "The process that reads frames"
+    advice = "--resume"
+
+    def __init__(self, source: StreamSource, atoms: int, results: int) -> None:
+        """Starts it; it imports modules, and reads from `read` on, no more than a block ahead.
+
+        Args:
+            source: of the frames.
+            atoms: of a block, at least.
+            results: see BlockReader.
+        """
+        super().__init__()
+        own, control = os.pipe()
+        # Ctrl-C comes to the process that started it alone, but only its session has the terminal.
+        typed = STANDARD_INPUT in source.paths and os.isatty(0)
+        stdin = None if STANDARD_INPUT in source.paths else subprocess.DEVNULL
+        try:
+            words = ("-c", _SERVE, str(own))
+            self._start(*words, stdin=stdin, pass_fds=[own], start_new_session=not typed)
+        finally:
+            os.close(own)
+        self._calls = os.fdopen(control, "wb")
+        self._arguments = source, atoms, results
+
+    def read(self, put: Callable[[FrameBlock], None]) -> None:
+        """See BlockReader.
+
+        Raises:
+            MDGraphError: the process is gone, also before it has begun.
+            RuntimeError: anything that is no error of the input.
+        """
+        self._send(self._arguments)
+        while (block := self._receive()) is not None:
+            put(block)
+
+
+def open_reader(
+    source: StreamSource,
+    atoms: int,
+    results: int,
+    check: Callable[[], None],
+    *,
+    has_workers: bool,
+) -> BlockReader | ReaderProcess:
+    """What reads a stream: a process where workers parse, but of small files, which start none.
+
+    Args:
+        source: of the frames.
+        atoms: of a block, at least.
+        results: see BlockReader.
+        check: likewise.
+        has_workers: whether other processes parse.
+    """
+    if has_workers and not source.is_small():
+        return ReaderProcess(source, atoms, results)
+    return BlockReader(source, atoms, results, check)
+
+
+def serve() -> None:
+    """Reads for the process that started this one, until one of them ends."""
+    answers = Answers()
+    control = os.fdopen(int(sys.argv[1]), "rb")
+    source, atoms, results = pickle.load(control)
+
+    def end_with_starter() -> None:
+        control.read()  # nothing comes but the end
+        os._exit(0)
+
+    threading.Thread(target=end_with_starter, daemon=True).start()
+
+    def put(block: FrameBlock) -> None:
+        answers.give(with_plain_failure(replace(block, frames=PackedFrames.of(block.frames))))
+
+    try:
+        BlockReader(source, atoms, results, lambda: None).read(put)
+        answers.give(None)
+    except BrokenPipeError:
+        pass
+    except Exception as error:  # noqa: BLE001  # raised again where it was started
+        answers.give(unexpected(error, "the process that reads frames"))
+    os._exit(0)
