@@ -23,7 +23,7 @@ from tqdm import tqdm
 from mdgraph.data.dataset import FORMAT, LabelledFrame, Provenance
 from mdgraph.data.keys import NONE, Gaps, Request, Units, check_labels, choose_key, looks_like
 from mdgraph.errors import FileError, InputError, name_some, printable
-from mdgraph.io.files import LARGEST_RATIO, disk_failure, disk_failures, readable_file
+from mdgraph.io.files import disk_failure, disk_failures, largest_unpacked, readable_file
 from mdgraph.io.hdf5 import members, open_to_read, read_failures
 from mdgraph.io.structures import read_atoms, unreadable
 
@@ -411,10 +411,6 @@ def _check_stated_unit(where: str, name: str, value: Any, label: str, units: Uni
         )
 
 
-_SMALL: Final = 1 << 28
-"""Unpacked size that is accepted at any ratio, bytes."""
-
-
 def read_archive(path: Path, request: Request) -> tuple[dict[str, str], Iterator[LabelledFrame]]:
     """Reads an .npz: returns the key of each label, and the frames; see `read_structures`."""
     readable_file(path, "an archive of arrays")
@@ -449,9 +445,8 @@ def read_archive(path: Path, request: Request) -> tuple[dict[str, str], Iterator
 def _parts(path: Path, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     """Entries of an archive; raises FileError if their unpacked size is too large."""
     parts = archive.infolist()
-    bound = max(_SMALL, LARGEST_RATIO * path.stat().st_size)
     unpacked_size = sum(part.file_size for part in parts)
-    if unpacked_size > bound:
+    if unpacked_size > largest_unpacked(path):
         raise FileError(
             f"Cannot read {path}: it says that it unpacks to {unpacked_size:,} bytes, more than "
             "arrays of numbers do; save it again with numpy.savez."

@@ -59,7 +59,7 @@ COMPRESSIONS: Final[dict[str, Callable[[Path], Any]]] = {
 _MARKS: Final = {".gz": b"\x1f\x8b", ".bz2": b"BZh9", ".xz": b"\xfd7zXZ\0"}
 """First bytes of compressed files."""
 
-LARGEST_RATIO: Final = 200
+_LARGEST_RATIO: Final = 200
 """Largest accepted ratio of unpacked to packed size; text of numbers has 2 to 50."""
 
 LARGEST_TEXT: Final = 1 << 32
@@ -111,6 +111,11 @@ def read_file(path: str | Path, description: str, largest_bytes: int) -> bytes:
     return content
 
 
+def largest_unpacked(path: Path) -> int:
+    """Bytes that a packed file may unpack to."""
+    return max(_SMALL, _LARGEST_RATIO * path.stat().st_size)
+
+
 def read_decompressed(path: str | Path, description: str, largest_bytes: int) -> bytes:
     """The content of a file, decompressed if its suffix is one of `COMPRESSIONS`.
 
@@ -123,7 +128,7 @@ def read_decompressed(path: str | Path, description: str, largest_bytes: int) ->
     open_compressed = COMPRESSIONS.get(path.suffix.lower())
     if open_compressed is None:
         return read_file(path, description, largest_bytes)
-    bound = min(largest_bytes, max(_SMALL, LARGEST_RATIO * path.stat().st_size))
+    bound = min(largest_bytes, largest_unpacked(path))
     try:
         with open_compressed(path) as file:
             content = _read_up_to(file, bound + 1)
