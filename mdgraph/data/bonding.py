@@ -8,7 +8,7 @@ import numpy as np
 from ase.neighborlist import primitive_neighbor_list
 from numpy.typing import NDArray
 
-from mdgraph.data.dataset import Dataset, LabelledFrame, spaced
+from mdgraph.data.dataset import Dataset, LabelledFrame, evenly_spaced
 from mdgraph.data.similarity import full_cell
 from mdgraph.units import BOND_FACTOR, COVALENT_RADII
 
@@ -23,7 +23,7 @@ _FRAMES: Final = 20
 def count_kinds(dataset: Dataset) -> Counter[Kind]:
     """Kinds of up to 20 frames of several atoms, evenly spaced."""
     several = np.flatnonzero(dataset.atoms > 1)
-    return Counter(map(kind_of, dataset.frames(spaced(several.tolist(), _FRAMES))))
+    return Counter(map(kind_of, dataset.frames(evenly_spaced(several.tolist(), _FRAMES))))
 
 
 def kind_of(frame: LabelledFrame) -> Kind:

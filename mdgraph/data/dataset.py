@@ -548,7 +548,7 @@ def _extend(dataset: h5py.Dataset, rows: NDArray[Any]) -> None:
         dataset[before:] = rows
 
 
-def spaced(items: Sequence[Item], most: int) -> list[Item]:
+def evenly_spaced(items: Sequence[Item], most: int) -> list[Item]:
     """Up to so many items, evenly spaced."""
     places = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
     return [items[place] for place in places]

@@ -34,7 +34,11 @@ from mdgraph.data import (
 from mdgraph.data.splits import write_split
 from mdgraph.devices import device_named
 from mdgraph.distil.config import DistilConfig
-from mdgraph.distil.random_search import lowest_structures, random_structures, without_doubt
+from mdgraph.distil.random_search import (
+    lowest_structures,
+    random_structures,
+    without_contradictions,
+)
 from mdgraph.distil.sampling import Labelling, labelled, sampled, with_weight
 from mdgraph.distil.squeezed import squeezed
 from mdgraph.errors import InputError, name_some
@@ -135,7 +139,7 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
                 if config.sampling.random
                 else []
             )
-            labelling = without_doubt(labelling, lowest, random_evaluator, device)
+            labelling = without_contradictions(labelling, lowest, random_evaluator, device)
             seed = config.seed + number
             lattices = squeezed(structures or starts, evaluators, config.sampling, device, seed)
             labelling = labelling.joined(Labelling(lattices, len(lattices))).joined(

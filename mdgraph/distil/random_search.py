@@ -192,7 +192,7 @@ def random_structures(
     return _labelled(samples, origins, teachers, labels, config, device)
 
 
-def without_doubt(
+def without_contradictions(
     labelling: Labelling,
     lowest: Sequence[Lowest],
     random_teacher: Evaluator | None,

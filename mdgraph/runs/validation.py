@@ -273,7 +273,7 @@ def all_checks(
         picoseconds: of each run of dynamics; None takes what `dynamics_checks` does.
     """
     from mdgraph.data.bonding import kind_of
-    from mdgraph.data.dataset import spaced
+    from mdgraph.data.dataset import evenly_spaced
     from mdgraph.models import check_species
     from mdgraph.validate.bonds import cut
     from mdgraph.validate.crystal_checks import crystal_checks
@@ -292,7 +292,7 @@ def all_checks(
     check_species(potential.species, [n for frame in frames for n in frame.numbers.tolist()])
     yield from frame_checks(frames, potential, device, domain=source.domain, quick=quick, seed=seed)
     if training:
-        chosen = spaced(frames, QUICK_FRAMES if quick else MOST_FRAMES)
+        chosen = evenly_spaced(frames, QUICK_FRAMES if quick else MOST_FRAMES)
         yield look_alikes_check(chosen, training, potential, device)
     several = [frame for frame in frames if len(frame) > 1]
     molecular = [frame for frame in several if not frame.pbc.any()]
@@ -311,7 +311,7 @@ def all_checks(
     others = [frame for frame in several if frame.pbc.any() and not _is_dense(frame)]
     slabs = [
         frame
-        for frame in spaced(others, QUICK_FRAMES)
+        for frame in evenly_spaced(others, QUICK_FRAMES)
         if (frame.numbers == frame.numbers[0]).all() and kind_of(frame) == "crystal"
     ]
     yield from crystal_checks(
@@ -328,7 +328,7 @@ def all_checks(
         )
         yield Check("beyond the frames", Verdict.LOOK, text)
     if interval is None:
-        starts = spaced(starts, MOST_FRAMES)
+        starts = evenly_spaced(starts, MOST_FRAMES)
     try:
         yield from dynamics_checks(
             potential,

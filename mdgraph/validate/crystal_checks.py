@@ -46,7 +46,7 @@ from mdgraph.validate.crystals import (
     supercell,
     with_cell,
 )
-from mdgraph.validate.random_checks import random_checks
+from mdgraph.validate.random_checks import random_crystal_checks
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 
 Array = NDArray[np.float64]
@@ -152,7 +152,7 @@ def crystal_checks(
         judging = None
         if judge_probe is not None and judge_zero is not None:
             judging = judge_probe, judge_zero.energy
-        yield from random_checks(symbol, reference, probe, judging)
+        yield from random_crystal_checks(symbol, reference, probe, judging)
         for name, check in _PROPERTY_CHECKS.items():
             yield _guarded(name, check, symbol, reference, probe)
         if reference.name == "fcc":

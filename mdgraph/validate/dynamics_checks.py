@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
 from mdgraph.data.bonding import kind_of
-from mdgraph.data.dataset import spaced
+from mdgraph.data.dataset import evenly_spaced
 from mdgraph.engine import Simulation, VelocityVerlet
 from mdgraph.engine.calculation import as_evaluator
 from mdgraph.errors import InputError, MDGraphError, SimulationError
@@ -280,7 +280,7 @@ def hydrogens_move(frames: Sequence[LabelledFrame], device: torch.device) -> boo
         return False
     graph = BondGraph(frames[0].system(), np.zeros((119, 119)), device)
     nearest = []
-    for frame in spaced(frames, TRANSFER_FRAMES):
+    for frame in evenly_spaced(frames, TRANSFER_FRAMES):
         distances = graph.distances(torch.tensor(frame.positions, device=device)[None])[0]
         nearest.append(distances[hydrogen][:, ~hydrogen].argmin(dim=1))
     return any(bool((row != nearest[0]).any()) for row in nearest)

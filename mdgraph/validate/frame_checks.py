@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame
-from mdgraph.data.dataset import spaced
+from mdgraph.data.dataset import evenly_spaced
 from mdgraph.data.similarity import NEAR, describe_frame, response
 from mdgraph.engine.batches import Batches, Evaluate, evaluate_with
 from mdgraph.engine.calculation import EvaluationResult
@@ -105,7 +105,7 @@ def frame_checks(
         seed: of displacements.
     """
     most = QUICK_FRAMES if quick else MOST_FRAMES
-    chosen = spaced(frames, most)
+    chosen = evenly_spaced(frames, most)
     systems = [frame.system() for frame in chosen]
     results = evaluate_with(potential, device)(systems, "frame")
     energy = np.array([(frame.energy, r.energy) for frame, r in zip(chosen, results, strict=True)])
@@ -125,7 +125,7 @@ def frame_checks(
     yield from consistency_checks(systems, potential, device, seed)
     if domain is not None and domain.calibrated and isinstance(potential, PotentialModule):
         most = QUICK_SIGMA_FRAMES if quick else SIGMA_FRAMES
-        places = spaced(range(len(systems)), most)
+        places = evenly_spaced(range(len(systems)), most)
         structures = [systems[place] for place in places]
         check = _sigma_check(structures, energy[places], potential, domain, device)
         if check is not None:
@@ -338,7 +338,7 @@ def consistency_checks(
         system.replace(
             positions=system.positions + random.normal(scale=ROUGH, size=(len(system), 3))
         )
-        for system in spaced(systems, CONSISTENCY_FRAMES)
+        for system in evenly_spaced(systems, CONSISTENCY_FRAMES)
     ]
     evaluate = evaluate_with(potential, device, "double")
     unmoved: dict[int, EvaluationResult] = {}

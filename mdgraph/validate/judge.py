@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mdgraph.data.dataset import spaced
+from mdgraph.data.dataset import evenly_spaced
 from mdgraph.data.keys import ENERGY, LENGTH
 from mdgraph.errors import InputError
 from mdgraph.system import System
@@ -117,7 +117,7 @@ def judge_check(
     """
     if not systems:
         return None
-    chosen = np.array(spaced(range(len(systems)), JUDGED_FRAMES))
+    chosen = np.array(evenly_spaced(range(len(systems)), JUDGED_FRAMES))
     energies = judge([systems[place] for place in chosen])
     groups: dict[tuple[int, ...], list[int]] = {}
     for row, place in enumerate(chosen):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mdgraph.analysis.rdf import most_common_heavy_element, smallest_height
 from mdgraph.analysis.spectrum import LONGEST_INTERVAL, SpectrumResult, velocity_spectrum
 from mdgraph.data import LabelledFrame
-from mdgraph.data.dataset import spaced
+from mdgraph.data.dataset import evenly_spaced
 from mdgraph.engine import (
     MeanSquaredDisplacement,
     RadialDistributions,
@@ -190,7 +190,7 @@ def liquid_reference(
     """
     if len(frames) < FEWEST_FRAMES or reach < LEAST_REACH:
         return None
-    chosen = spaced(range(len(frames)), MOST_FRAMES)
+    chosen = evenly_spaced(range(len(frames)), MOST_FRAMES)
     system = frames[0].system()
     values = []
     for group in np.array_split(chosen, FEWEST_FRAMES):

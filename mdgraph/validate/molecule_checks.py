@@ -23,7 +23,7 @@ from mdgraph.precision import precision_named
 from mdgraph.system import System, hill_formula
 from mdgraph.units import SPEED_OF_LIGHT
 from mdgraph.validate.judge import JUDGE_NAME, Judge
-from mdgraph.validate.random_checks import torn_checks
+from mdgraph.validate.random_checks import random_molecule_checks
 from mdgraph.validate.scans import Molecule, Scan, all_scans, mode_scans
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 
@@ -250,7 +250,7 @@ def _checks_of(
         own = [result for result in results if result.scan.family == family]
         yield family_check(f"{family} of {title}", own)
     wall = (WALL, WALL_SHARE, JUDGED_BELOW)
-    yield from torn_checks(
+    yield from random_molecule_checks(
         title, system, (rest.energy, rest.judge), probe.relax, judge, HOLE, wall, quick
     )
 

@@ -79,7 +79,7 @@ _SEED: Final = 7
 _MOLECULES_SEED: Final = 11
 
 
-def random_checks(
+def random_crystal_checks(
     symbol: str,
     reference: Phase,
     probe: CrystalProbe,
@@ -221,7 +221,7 @@ def _nearest(system: System) -> float:
     return float(distances.min(initial=np.inf))
 
 
-def torn_checks(
+def random_molecule_checks(
     title: str,
     system: System,
     rest: tuple[float, float],

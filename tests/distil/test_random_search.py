@@ -20,7 +20,7 @@ from mdgraph.distil.random_search import (
     TORN,
     lowest_structures,
     random_structures,
-    without_doubt,
+    without_contradictions,
 )
 from mdgraph.distil.sampling import Labelling, Sample, labelled_frame
 from mdgraph.engine import Calculation
@@ -96,10 +96,10 @@ def test_frames_on_which_the_further_potential_differs_by_far_are_left_out() -> 
     frames = [labelled_frame(s, [r]) for s, r in zip(samples, results, strict=True)]
     given = Labelling(frames, 3, unlabelled=1)
     lowest = lowest_structures([CRYSTAL], [teacher], other, CPU)
-    kept = without_doubt(given, lowest, other, CPU)
+    kept = without_contradictions(given, lowest, other, CPU)
     assert kept.frames == [frames[0], frames[2], frames[3]]
     assert (kept.training, kept.unlabelled) == (2, 2)
-    assert without_doubt(given, lowest, None, CPU) is given
+    assert without_contradictions(given, lowest, None, CPU) is given
 
 
 def test_molecules_are_torn_apart_where_nothing_is_periodic() -> None:

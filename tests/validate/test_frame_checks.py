@@ -10,7 +10,7 @@ from bonded_toy import BondedToy, structure
 from toys import LennardJones, argon
 
 from mdgraph.data import LabelledFrame
-from mdgraph.data.dataset import spaced
+from mdgraph.data.dataset import evenly_spaced
 from mdgraph.engine.batches import evaluate_with
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
 from mdgraph.neighbors import NeighborList
@@ -148,5 +148,5 @@ def test_the_stress_is_held_against_the_energy() -> None:
 
 
 def test_frames_are_spaced_evenly() -> None:
-    assert spaced(list(range(11)), 3) == [0, 5, 10]
-    assert spaced([1, 2], 5) == [1, 2]
+    assert evenly_spaced(list(range(11)), 3) == [0, 5, 10]
+    assert evenly_spaced([1, 2], 5) == [1, 2]

@@ -8,7 +8,7 @@ from toys import HoledPairs
 from mdgraph.validate import random_checks as module
 from mdgraph.validate.crystal_checks import _cohesion_check
 from mdgraph.validate.crystals import CrystalProbe, Phase, phases_at_rest
-from mdgraph.validate.random_checks import random_checks
+from mdgraph.validate.random_checks import random_crystal_checks
 from mdgraph.validate.verdicts import Check, Verdict
 
 CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ def pairs(**faults: float) -> tuple[CrystalProbe, Phase]:
 
 def checks_of(probe: CrystalProbe, rest: Phase, judge: CrystalProbe | None = None) -> list[Check]:
     zero = 0.0 if judge is None else phases_at_rest("Cu", judge)["fcc"].energy
-    return list(random_checks("Cu", rest, probe, None if judge is None else (judge, zero)))
+    return list(random_crystal_checks("Cu", rest, probe, None if judge is None else (judge, zero)))
 
 
 def test_sound_pairs_pass_and_a_hole_at_short_distances_is_wrong() -> None:
