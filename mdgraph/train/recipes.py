@@ -240,7 +240,7 @@ def prepare_training(
                 kind,
                 start_from=prior if kind in _FINE_TUNED else None,
                 baseline=None if kind in _FINE_TUNED else prior,
-                several_charges=len(charges) > 1,
+                charged=charges != [0],
                 stress=summary.labelled["stress"],
             ),
         }
@@ -298,8 +298,10 @@ def _label_lines(
     if count := summary.labelled["stress"]:
         yield f"stress:    {count} frames have it, and it is fitted"
     if charges != [0]:
-        yield f"charge:    {', '.join(map(str, charges))} e" + (
-            "; the total charge enters the energy" if len(charges) > 1 else " in all frames"
+        everywhere = " in all frames" if len(charges) == 1 else ""
+        yield (
+            f"charge:    {', '.join(map(str, charges))} e{everywhere}; the total charge enters the "
+            "energy"
         )
 
 
@@ -334,7 +336,7 @@ def _settings(
     *,
     start_from: str | None = None,
     baseline: str | tuple[str, ...] | None = None,
-    several_charges: bool,
+    charged: bool,
     stress: int,
 ) -> dict[str, Any]:
     """Values of `TrainConfig` for a kind of data, without its paths.
@@ -343,11 +345,12 @@ def _settings(
         kind: a key of `RECIPES`.
         start_from: potential to fine-tune.
         baseline: potential whose difference to the labels is learned.
-        several_charges: whether frames differ in their total charge.
+        charged: whether frames have a total charge. Where all have the same it tells none of them
+            apart, but a potential that knows no charges would refuse them.
         stress: how many frames have a stress.
     """
     settings = deepcopy(dict(RECIPES[kind].settings))
-    if several_charges:
+    if charged:
         settings["potential"]["charge_factor"] = True
     if start_from is not None:
         settings |= {"start_from": start_from, "optimizer": "adamw", "learning_rate": 3e-4}
@@ -379,12 +382,12 @@ def with_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
     with open_dataset(str(values["data"])) as dataset:
         kind = _common_kind(count_kinds(dataset))
         stress = summarize(dataset).labelled["stress"]
-        several_charges = len(_charges(dataset)) > 1
+        charged = _charges(dataset) != [0]
     settings = _settings(
         kind,
         start_from=values.get("start_from"),
         baseline=values.get("baseline"),
-        several_charges=several_charges,
+        charged=charged,
         stress=stress,
     )
     if values.get("optimizer", settings["optimizer"]) != settings["optimizer"]:

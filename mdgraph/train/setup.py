@@ -428,6 +428,23 @@ def _check_neighbors(store: FrameStore, frames: NDArray[np.int64]) -> None:
         )
 
 
+def _check_charges(config: TrainConfig, dataset: Dataset, frames: NDArray[np.int64]) -> None:
+    """Warns of total charges of these frames, of which a network takes no notice."""
+    charges = dataset.charge[frames]
+    charges = charges[charges != 0.0]
+    if not len(charges):
+        return
+    cure = "take charge_factor: true into potential"
+    if config.start_from is not None:
+        cure = "start_from a potential that knows charges"
+    logger.warning(
+        "%d frames have a total charge (%s e), of which the network takes no notice, and what "
+        "comes out refuses such structures; %s, or import the frames without charges "
+        "(--charge-key none).",
+        *(len(charges), name_some([f"{charge:g}" for charge in np.unique(charges)]), cure),
+    )
+
+
 def _keep_split(split: Split, path: Path, dataset: Dataset) -> None:
     """Writes the split beside the potential; raises InputError if another one is there."""
     if path.exists():
@@ -508,7 +525,10 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
         baseline,
     )
     if processes.first:
-        _check_neighbors(store, np.setdiff1d(parts.train, single_atoms(dataset)))
+        several = np.setdiff1d(parts.train, single_atoms(dataset))
+        _check_neighbors(store, several)
+        if not (potential.uses_charge or (baseline is not None and baseline.potential.uses_charge)):
+            _check_charges(config, dataset, several)
     sentences = [describe_start(dataset, parts, potential)]
     if not resume:
         if config.start_from is None:

@@ -304,6 +304,30 @@ def test_the_kind_of_a_frame_follows_from_its_bonds() -> None:
     assert kind_of(frame(slab)) == "crystal"
 
 
+@pytest.mark.usefixtures("without_report")
+def test_frames_of_one_charge_run_with_what_was_trained_on_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mdgraph_command: Callable[..., Any]
+) -> None:
+    """The potential takes the charge that its frames have, also where all have the same."""
+    monkeypatch.chdir(tmp_path)
+    frames = [as_atoms(frame) for frame in clusters(12)]
+    for atoms in frames:
+        atoms.info["charge"] = -1
+    ase.io.write("ions.xyz", frames, format="extxyz")
+    done = run_init(mdgraph_command, "ions.xyz")
+    assert "charge:    -1 e in all frames; the total charge enters the energy" in done.out
+    values = yaml.safe_load(Path("train.yaml").read_text(encoding="utf-8"))
+    network = NETWORK | {"charge_factor": values["potential"]["charge_factor"]}
+    small = values | SMALL | {"potential": network}
+    Path("train.yaml").write_text(yaml.safe_dump(small), encoding="utf-8")
+    trained = mdgraph_command("train", "train.yaml")
+    assert trained.status == 0, trained.err
+    assert "takes no notice" not in trained.err
+    options = "--potential", "ions-potential", "--device", "cpu"
+    evaluated = mdgraph_command("eval", "ions.xyz", *options, "--out", "energies.extxyz")
+    assert evaluated.status == 0, evaluated.err
+
+
 def test_kind_references_and_charges_are_printed(
     tmp_path: Path, mdgraph_command: Callable[..., Any]
 ) -> None:

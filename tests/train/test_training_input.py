@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.calculators.emt import EMT
-from training_sets import clusters, prepare, settings
+from training_sets import NETWORK, clusters, prepare, settings
 
 from mdgraph.data import Split, open_dataset
 from mdgraph.data.splits import write_split
@@ -152,6 +152,18 @@ def test_frames_without_neighbors_are_warned_of(
     train(settings(path), quiet=True)
     said = "0 have a neighbor within 4 A, so there is next to nothing to learn; take a larger cut"
     assert (said in caplog.text) is warned
+
+
+@pytest.mark.parametrize("charged_network", [False, True])
+def test_charges_that_the_network_does_not_know_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, charged_network: bool
+) -> None:
+    """What is trained so refuses the frames that it was trained on."""
+    frames = [replace(one, charge=float(number % 2)) for number, one in enumerate(clusters(8))]
+    network = NETWORK | {"charge_factor": charged_network}
+    train(settings(prepare(tmp_path, frames, steps=1, potential=network)), quiet=True)
+    said = "4 frames have a total charge (1 e), of which the network takes no notice"
+    assert (said in caplog.text) is not charged_network
 
 
 def test_data_that_do_not_fit_are_refused(
