@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import math
 import zipfile
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,8 @@ from mdgraph.data.keys import NONE, Gaps, Request, Units, check_labels, choose_k
 from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.io.files import disk_failure, disk_failures, largest_unpacked, readable_file
 from mdgraph.io.hdf5 import members, open_to_read, read_failures
-from mdgraph.io.structures import read_atoms, unreadable
+from mdgraph.io.structures import CHARGE_KEYS, read_atoms, unreadable
+from mdgraph.units import NUMBERS as NUMBERS_OF_SYMBOLS
 
 _STRESSES: Final = ((6,), (9,), (3, 3))
 
@@ -64,24 +65,30 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
         if key is not None:
             keys[label] = key
     check_labels(path.name, keys, names, request.keys, max(map(len, frames)))
-    defaults = {"charge": "charge", "group": "config_type", "dipole": None, "weight": None}
-    keys |= _optional_keys(path, defaults, names, request)
+    keys |= _optional_keys(path, {"group": ("config_type",)}, names, request)
     return keys, _labelled_frames(path, frames, values, keys, request)
 
 
 def _optional_keys(
-    path: Path, defaults: Mapping[str, str | None], names: Collection[str], request: Request
+    path: Path, usual: Mapping[str, Sequence[str]], names: Collection[str], request: Request
 ) -> dict[str, str]:
-    """The key of each optional label: the user's, or the default if the file has it.
+    """The key of each optional label: the user's, or the first usual name that the file has.
+
+    Args:
+        path: the file.
+        usual: names of labels, beside those of a charge.
+        names: in the file.
+        request: the user's keys.
 
     Raises:
         InputError: the file lacks the user's key.
     """
     keys: dict[str, str] = {}
-    for label, default in defaults.items():
+    usual = {"charge": CHARGE_KEYS, **usual}
+    for label in ("charge", "group", "dipole", "weight"):
         key = getattr(request.keys, label)
-        if key is None and default in names:
-            key = default
+        if key is None:
+            key = next((name for name in usual.get(label, ()) if name in names), None)
         if key not in (None, NONE):
             if key not in names:
                 raise InputError(f"{path.name} has no '{key}'; check --{label}-key.")
@@ -271,7 +278,7 @@ def frames_of_table(
             _check_stated_unit(where, name, table[name], label, units)
     positions = _real(where, positions_name, table[positions_name])
     positions = positions[None] if positions.ndim == 2 else positions
-    stored_numbers = _real(where, numbers_name, table[numbers_name])
+    stored_numbers = _atomic_numbers(where, numbers_name, table[numbers_name])
     numbers = np.where(np.abs(stored_numbers) < 1e6, stored_numbers, 0.0).astype(np.int64)
     if (numbers != stored_numbers).any():
         raise InputError(f"{where} has {numbers_name} that are no atomic numbers; repair the file.")
@@ -355,7 +362,7 @@ def _rows(where: str, label: str, name: str, value: Any, frames: int, atoms: int
             f"{where} has {label} in {name}, which is a group and no array; choose another name "
             f"with --{label}-key."
         )
-    rows = np.asarray(value.asstr()[...] if _is_text(value) else value)
+    rows = np.asarray(_texts(value) if _is_text(value) else value)
     shapes = {
         "forces": ((atoms, 3),),
         "stress": ((3, 3), (6,), (9,)),
@@ -376,6 +383,20 @@ def _rows(where: str, label: str, name: str, value: Any, frames: int, atoms: int
     return rows
 
 
+def _atomic_numbers(where: str, name: str, value: Any) -> NDArray[np.float64]:
+    """Atomic numbers, or those of symbols; raises InputError for anything else."""
+    if not _is_text(value):
+        return _real(where, name, value)
+    symbols = _texts(value)
+    unknown = sorted(set(symbols.ravel().tolist()) - set(NUMBERS_OF_SYMBOLS))
+    if unknown:
+        raise InputError(
+            f"{where} has {name} '{printable(unknown[0], 20)}', which is no element; repair the "
+            "file."
+        )
+    return np.vectorize(NUMBERS_OF_SYMBOLS.get, otypes=[float])(symbols)
+
+
 def _real(where: str, name: str, value: Any) -> NDArray[np.float64]:
     """Converts real numbers to float64; raises InputError for anything else."""
     array = np.asarray(value) if not isinstance(value, h5py.Group) else np.zeros(0, dtype=object)
@@ -388,7 +409,16 @@ def _real(where: str, name: str, value: Any) -> NDArray[np.float64]:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, h5py.Dataset) and h5py.check_string_dtype(value.dtype) is not None
+    if isinstance(value, h5py.Dataset):
+        return h5py.check_string_dtype(value.dtype) is not None
+    return isinstance(value, np.ndarray) and value.dtype.kind in "SU"
+
+
+def _texts(value: Any) -> NDArray[Any]:
+    """Text of HDF5 or of an archive as str."""
+    if isinstance(value, h5py.Dataset):
+        return np.asarray(value.asstr()[...])
+    return np.char.decode(value) if value.dtype.kind == "S" else value
 
 
 def _check_stated_unit(where: str, name: str, value: Any, label: str, units: Units) -> None:
@@ -576,8 +606,7 @@ def _choose_keys(
         if key is not None:
             keys[label] = key
     check_labels(path.name, keys, all_names, request.keys, largest)
-    defaults = {"charge": "charge", "dipole": None, "group": None, "weight": None}
-    return keys | _optional_keys(path, defaults, all_names, request)
+    return keys | _optional_keys(path, {}, all_names, request)
 
 
 def _count(table: Table) -> tuple[int, int]:

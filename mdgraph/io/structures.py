@@ -49,6 +49,9 @@ from mdgraph.system import System, SystemArrays, Topology
 
 _logger = logging.getLogger(__name__)
 
+CHARGE_KEYS: Final = ("charge", "total_charge")
+"""Names of a total charge in `info`, the first that is there."""
+
 _WHOLE: Final = 0.99
 """Least occupancy of a site that counts as full."""
 
@@ -56,8 +59,8 @@ _WHOLE: Final = 0.99
 def from_ase(atoms: Atoms) -> System:
     """Converts ASE's Atoms to a system; copies the arrays.
 
-    The charge is `atoms.info['charge']`, or None. Atoms that ASE's `FixAtoms` holds are fixed;
-    other constraints are left out.
+    The charge is `atoms.info['charge']`, else that of `total_charge`, or None. Atoms that ASE's
+    `FixAtoms` holds are fixed; other constraints are left out.
 
     Raises:
         InputError: the charge in `info` is not a number, the spin is not a singlet, or the
@@ -67,13 +70,14 @@ def from_ase(atoms: Atoms) -> System:
     masses: Any = atoms.arrays.get("masses")
     if masses is None and np.isin(atoms.numbers, range(len(atomic_masses))).all():
         masses = atoms.get_masses()
+    charges = (_number(atoms.info, key) for key in CHARGE_KEYS)
     system = System(
         numbers=atoms.numbers,
         positions=atoms.positions,
         cell=atoms.cell.array,
         pbc=atoms.pbc,
         masses=masses,
-        charge=_number(atoms.info, "charge"),
+        charge=next((charge for charge in charges if charge is not None), None),
         fixed=held_atoms(atoms),
     )
     if not atoms.has("momenta"):

@@ -137,6 +137,14 @@ def test_layouts_of_hdf5_and_npz_are_the_same_frames(tmp_path: Path) -> None:
     kcal = 0.0433641042374
     np.savez(tmp_path / "a.npz", z=frames[0].numbers, R=positions, E=energy / kcal, F=forces / kcal)
 
+    with h5py.File(tmp_path / "ani-1.h5", "w") as file:
+        group = file.create_group("gdb/Cu4O")
+        group["species"] = [symbol.encode() for symbol in frames[0].get_chemical_symbols()]
+        group["coordinates"], group["energies"] = positions, energy / HARTREE
+        group["forces"] = forces / HARTREE
+    symbols = np.array(frames[0].get_chemical_symbols())
+    np.savez(tmp_path / "text.npz", species=symbols, pos=positions, energy=energy, forces=forces)
+
     with pytest.raises(InputError, match="states that its conformations are in bohr"):
         imported(tmp_path / "spice.h5", energy="dft_total_energy")
     with pytest.raises(InputError, match="dft_total_energy, formation_energy"):
@@ -146,12 +154,34 @@ def test_layouts_of_hdf5_and_npz_are_the_same_frames(tmp_path: Path) -> None:
         imported(tmp_path / "ani.h5", units=Units("hartree")),
         imported(tmp_path / "torchmd.h5"),
         imported(tmp_path / "a.npz", units=Units("kcal/mol")),
+        imported(tmp_path / "ani-1.h5", units=Units("hartree")),
+        imported(tmp_path / "text.npz"),
     ):
         assert len(read) == 3
+        np.testing.assert_array_equal(read[0].numbers, frames[0].numbers)
         for frame, x, e, f in zip(read, positions, energy, forces, strict=True):
             np.testing.assert_allclose(frame.positions, x, rtol=1e-12)
             assert frame.energy == pytest.approx(e, rel=1e-9)
             np.testing.assert_allclose(frame.forces, f, rtol=1e-9, atol=1e-12)
+
+
+def test_symbols_that_are_no_elements_are_refused(tmp_path: Path) -> None:
+    arrays = {"pos": np.zeros((1, 2, 3)), "energy": np.zeros(1)}
+    np.savez(tmp_path / "a.npz", species=np.array(["Cu", "Xx"]), **arrays)
+    with pytest.raises(InputError, match=r"a\.npz, a has species 'Xx', which is no element"):
+        imported(tmp_path / "a.npz", forces="none")
+
+
+@pytest.mark.parametrize("key", ["charge", "total_charge"])
+def test_usual_names_of_a_charge_are_found(tmp_path: Path, key: str) -> None:
+    frames = renamed(copper(2), "energy", "forces", **{key: -1.0})
+    ase.io.write(tmp_path / "a.xyz", frames, format="extxyz")
+    assert [frame.charge for frame in imported(tmp_path / "a.xyz")] == [-1.0, -1.0]
+    assert [frame.charge for frame in imported(tmp_path / "a.xyz", charge="none")] == [0.0, 0.0]
+    positions = np.array([one.positions for one in copper(2)[::2]])
+    arrays = {"z": copper(1)[0].numbers, "pos": positions, "energy": np.zeros(1)}
+    np.savez(tmp_path / "a.npz", **arrays, **{key: np.array([2])})
+    assert imported(tmp_path / "a.npz", forces="none")[0].charge == 2.0
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 3), (2, 6)])

@@ -411,6 +411,16 @@ class TestASE:
         assert "charge" not in to_ase(system).info
         assert not to_ase(system).has("momenta")
 
+    def test_a_total_charge_is_a_charge(self, tmp_path: Path) -> None:
+        """Two programs write it by two names."""
+        atoms = ase.build.molecule("CH4")
+        atoms.info["total_charge"] = 1
+        assert from_ase(atoms).charge == 1.0
+        ase.io.write(tmp_path / "ion.xyz", atoms, format="extxyz")
+        assert read_system(tmp_path / "ion.xyz").charge == 1.0
+        atoms.info["charge"] = -1
+        assert from_ase(atoms).charge == -1.0
+
     def test_arrays_are_copies(self) -> None:
         atoms = self.water()
         system = from_ase(atoms)
