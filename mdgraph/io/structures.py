@@ -109,6 +109,11 @@ def to_ase(system: System) -> Atoms:
     return atoms
 
 
+def write_structure(path: Path, system: System) -> None:
+    """Writes a structure as extended XYZ; raises OSError."""
+    ase.io.write(path, to_ase(system), format="extxyz")
+
+
 def other_constraints(atoms: Atoms) -> list[str]:
     """Names of the classes of constraints that a `System` cannot have."""
     # Not isinstance: a subclass constrains something else.

@@ -315,15 +315,13 @@ def init(
         seed=seed,
         overwrite=overwrite,
     )
-    outputs = training.data, training.split, training.config, training.potential
-    quoted_data, split, config, potential = (shlex.quote(str(path)) for path in outputs)
-    readable = files[0].suffix not in (".h5", ".hdf5", ".npz", ".db")
-    start = shlex.quote(str(files[0])) if readable else "STRUCTURE.xyz"
+    outputs = training.data, training.split, training.start, training.config, training.potential
+    quoted_data, split, start, config, potential = (shlex.quote(str(path)) for path in outputs)
     kelvin = training.temperatures[0] if training.temperatures else 300
     smaller = f"without a GPU write channels: 32 into {training.config}"
     for line in (
         *training.lines,
-        f"written:   {training.config}, {training.data}, {training.split}",
+        f"written:   {', '.join(map(str, (training.config, *outputs[:3])))}",
         "",
         f"The commands that follow (train shows the time left; {smaller}):",
         "",

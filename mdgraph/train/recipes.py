@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from mdgraph.checkpoints import load
 from mdgraph.data import Dataset, LabelledFrame, Provenance, Split, open_dataset, write_dataset
 from mdgraph.data.bonding import Kind, count_kinds
@@ -22,6 +24,7 @@ from mdgraph.data.summary import Summary, summarize
 from mdgraph.errors import InputError, name_some, printable
 from mdgraph.io.commented_yaml import comment, commented_keys
 from mdgraph.io.files import disk_failures, refuse_existing, replacing
+from mdgraph.io.structures import write_structure
 from mdgraph.train.config import LossConfig, TrainConfig
 from mdgraph.train.references import isolated_atoms
 from mdgraph.train.setup import trainable
@@ -158,7 +161,8 @@ class NewTraining:
     Attributes:
         lines: what the data hold, what is held out, and the recipe, for a person.
         temperatures: K, from the names of groups and files, ascending.
-        config, data, split, potential: the files, and the folder that the training will write.
+        config, data, split, start: the files; `start` is the last frame of several atoms.
+        potential: the folder that the training will write.
     """
 
     lines: list[str]
@@ -166,6 +170,7 @@ class NewTraining:
     config: Path
     data: Path
     split: Path
+    start: Path
     potential: Path
 
 
@@ -180,7 +185,7 @@ def prepare_training(
     seed: int = 0,
     overwrite: bool = False,
 ) -> NewTraining:
-    """Writes a data set, its split and a train.yaml; all three or none.
+    """Writes a data set, its split, a structure to start from and a train.yaml; all or none.
 
     Args:
         parts: the frames of each source, and where they are from.
@@ -197,14 +202,14 @@ def prepare_training(
         FileError: a file exists, cannot be read, or the disk refused.
     """
     data, split_file = config.with_name(f"{name}.h5"), config.with_name(f"{name}-split.json")
-    potential = config.with_name(f"{name}-potential")
-    paths = data, split_file, config
+    start, potential = (config.with_name(f"{name}-{end}") for end in ("start.extxyz", "potential"))
+    paths = data, split_file, start, config
     for path in paths:
         refuse_existing(path, overwrite=overwrite, option=True)
     potential_before = None if prior is None else load(prior)
     with ExitStack() as stack:
         files = [stack.enter_context(replacing(path, new=not overwrite)) for path in paths]
-        (own_data, _), (own_split, _), (own_config, _) = files
+        (own_data, _), (own_split, _), (own_start, _), (own_config, _) = files
         write_dataset(own_data, parts, overwrite=True)
         with open_dataset(own_data) as dataset:
             dataset.path = data  # error messages name the final file
@@ -229,6 +234,9 @@ def prepare_training(
                 if kind in _FINE_TUNED:
                     trainable(potential_before, str(prior))
                 lines.append(f"prior:     {prior}, {_prior_text(kind)}")
+            last = dataset.frame(int(np.flatnonzero(dataset.atoms > 1)[-1]))
+        with disk_failures(start, "write"):
+            write_structure(own_start, last.system())
         write_split(split, own_split, overwrite=True)
         settings = {
             "data": str(data),
@@ -252,7 +260,7 @@ def prepare_training(
                 if not overwrite:
                     undo.callback(path.unlink, missing_ok=True)
             undo.pop_all()
-    return NewTraining(lines, temperatures, config, data, split_file, potential)
+    return NewTraining(lines, temperatures, config, data, split_file, start, potential)
 
 
 def _check_labels(summary: Summary) -> None:

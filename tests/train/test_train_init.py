@@ -21,6 +21,7 @@ from mdgraph.data import LabelledFrame, Provenance, open_dataset, read_split, wr
 from mdgraph.data.bonding import kind_of
 from mdgraph.data.splits import together_split, trajectories
 from mdgraph.errors import InputError
+from mdgraph.io.structures import read_system
 from mdgraph.runs.training import read_training
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.recipes import RECIPES, training_text
@@ -359,6 +360,24 @@ def test_kind_references_and_charges_are_printed(
         assert dataset.atoms[split.validation].min() > 1
 
 
+def test_runs_start_from_several_atoms_in_angstrom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mdgraph_command: Callable[..., Any]
+) -> None:
+    """Whatever the units of the file, the name of its charge, and what it ends with."""
+    monkeypatch.chdir(tmp_path)
+    frames = [as_atoms(frame) for frame in clusters(12)]
+    for atoms in frames:
+        atoms.positions /= 0.529177210903
+        atoms.info["q"] = 1
+    ase.io.write("set.xyz", [*frames, Atoms("Cu"), Atoms("O")], format="extxyz")
+    options = "--length-unit", "bohr", "--charge-key", "q", "--missing", "keep"
+    done = run_init(mdgraph_command, "set.xyz", *options)
+    assert "mdgraph md set-start.extxyz --potential set-potential" in done.out
+    start = read_system("set-start.extxyz")
+    np.testing.assert_allclose(start.positions, clusters(12)[-1].positions, atol=1e-7)
+    assert start.charge == 1.0
+
+
 def _no_energy(folder: Path) -> list[object]:
     frames = [Atoms(frame.numbers, frame.positions) for frame in clusters(6)]
     ase.io.write(folder / "bare.xyz", frames, format="extxyz")
@@ -441,7 +460,7 @@ def test_names_from_a_file_stay_within_comments(
     }
     np.savez("set.npz", **arrays)
     done = run_init(mdgraph_command, "set.npz", "--group-key", "group")
-    assert "mdgraph md STRUCTURE.xyz --potential set-potential" in done.out
+    assert "mdgraph md set-start.extxyz --potential set-potential" in done.out
     assert read_training(Path("train.yaml"), {}).seed == 0
     assert Path("train.yaml").read_text().count("seed: 7") == 2  # in comments
 
@@ -451,7 +470,7 @@ def test_existing_files_are_replaced_only_with_overwrite(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = write_frames(Path("set.xyz"), clusters(12))
-    for existing in ("train.yaml", "set.h5", "set-split.json"):
+    for existing in ("train.yaml", "set.h5", "set-split.json", "set-start.extxyz"):
         Path(existing).write_text("mine")
         done = mdgraph_command("train", "init", path)
         assert done.status == 1
