@@ -110,6 +110,7 @@ def convert(
     layout: Layout = "auto",
     terms: str | Sequence[str] = (),
     force: bool = False,
+    coulomb_cutoff: float | None = None,
     overwrite: bool = False,
 ) -> None:
     """Reads a potential in any supported format and writes it as one .safetensors file.
@@ -120,15 +121,20 @@ def convert(
         layout: see `load`.
         terms: what is added to it, see `mdgraph.models.with_terms`.
         force: see there.
+        coulomb_cutoff: A, of a reaction field instead of the potential's own Coulomb energy.
         overwrite: whether it may replace an existing file.
 
     Raises:
-        InputError: the target's name does not end in .safetensors, or see `with_terms`.
+        InputError: the target's name does not end in .safetensors, the potential has no Coulomb
+            energy, or see `with_terms`.
         FileError: the target exists or the disk refused.
         CheckpointError: see `load`.
     """
     refuse_existing(path_argument(target, "The file of a potential"), overwrite=overwrite)
-    potential = with_terms(load(source, layout=layout), terms, force=force)
+    potential = load(source, layout=layout)
+    if coulomb_cutoff is not None:
+        potential = potential.with_coulomb_cutoff(coulomb_cutoff)
+    potential = with_terms(potential, terms, force=force)
     save(potential, target, overwrite=overwrite)
 
 

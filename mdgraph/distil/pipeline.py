@@ -45,7 +45,7 @@ from mdgraph.errors import InputError, name_some
 from mdgraph.fused.evaluator import chosen_evaluator
 from mdgraph.io.files import disk_failures, write_atomically
 from mdgraph.io.structures import read_systems
-from mdgraph.models import PotentialModule
+from mdgraph.models import PotentialModule, check_coulomb_range
 from mdgraph.precision import precision_named
 from mdgraph.shipped import FILE_NAME
 from mdgraph.system import System
@@ -113,7 +113,8 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
     starts = _starts(config, dataset, structures)
     further = config.sampling.random and config.sampling.random_teacher
     of_random = [Teacher.read(config.sampling.random_teacher)] if further else []
-    _check_elements([*teachers, *of_random], starts)
+    _check_teachers([*teachers, *of_random], starts)
+    _check_student(config, starts)
     precision = precision_named("mixed")
     evaluators = [chosen_evaluator(one.potential, precision, device) for one in teachers]
     random_evaluator = (
@@ -146,11 +147,9 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
                 random_structures(lowest, driver, evaluators, labels, config.sampling, device, seed)
             )
             logger.info("Round %d: %s.", number, _labelling_text(labelling))
-            if not labelling.training:
-                raise InputError(
-                    "No frame got a label; lower sampling.temperatures, or raise "
-                    "sampling.disagreement or sampling.largest_force."
-                )
+            held_out = dataset is not None or any(is_held_out for _, is_held_out in earlier)
+            if not labelling.training or not (held_out or labelling.held_out):
+                raise InputError(_too_few(labelling, number))
             _write_set(folder, config, dataset, earlier, labelling, [*teachers, *of_random])
         earlier = _teacher_frames(folder)
         student = folder / STUDENT
@@ -178,7 +177,7 @@ def _starts(
     config: DistilConfig, dataset: Dataset | None, structures: Sequence[System]
 ) -> list[System]:
     """Structures from which dynamics start."""
-    starts = list(structures)
+    starts = [system for system in structures if len(system) > 1 or system.pbc.any()]
     if dataset is not None and config.sampling.starts == "all":
         train = chosen_split(config, dataset).train
         frames = train[dataset.atoms[train] > 1]
@@ -191,8 +190,11 @@ def _starts(
     return starts
 
 
-def _check_elements(teachers: Sequence[Teacher], starts: Sequence[System]) -> None:
+def _check_teachers(teachers: Sequence[Teacher], starts: Sequence[System]) -> None:
+    """Raises InputError for structures that a teacher cannot take."""
     elements = {int(number) for system in starts for number in system.numbers}
+    charges = sum(bool(system.charge) for system in starts)
+    periodic = any(system.pbc.any() for system in starts)
     for teacher in teachers:
         missing = sorted(elements - set(teacher.potential.species))
         if missing:
@@ -201,6 +203,52 @@ def _check_elements(teachers: Sequence[Teacher], starts: Sequence[System]) -> No
                 f"{name_some([SYMBOLS[number] for number in missing])}, which structures or data "
                 "hold; choose another teacher, or leave those structures out."
             )
+        if charges and not teacher.potential.uses_charge:
+            raise InputError(
+                f"teacher: {teacher.name} knows no charges, and {charges} structures have one; "
+                "choose a teacher that does, or leave them out."
+            )
+        cutoffs, name = teacher.potential.cutoffs, f"teacher: {teacher.name}"
+        check_coulomb_range(cutoffs, periodic, potential=name)
+
+
+def _check_student(config: DistilConfig, starts: Sequence[System]) -> None:
+    """Raises InputError for charges that students, which run dynamics too, do not know."""
+    charges = sum(bool(system.charge) for system in starts)
+    if not charges:
+        return
+    if config.start_from is not None:
+        known = load(config.start_from).uses_charge
+        cure = "start_from a potential that does"
+    else:
+        network = config.potential
+        known = network.charge_factor or network.architecture == "tensornet2"
+        cure = "take charge_factor: true into potential"
+    if not known:
+        raise InputError(
+            f"The student knows no charges, and {charges} structures have one; {cure}, or leave "
+            "them out."
+        )
+
+
+def _too_few(labelling: Labelling, number: int) -> str:
+    """Why a round has nothing to train on, or to hold out."""
+    if number > 1:
+        return (
+            f"No frame to train on came from the student of round {number - 1}, which is too far "
+            "from its teacher; start anew in another folder, with more earlier_steps or "
+            "sampling.frames."
+        )
+    if labelling.frames:
+        use = "held out" if labelling.held_out else "trained on"
+        return (
+            f"All {len(labelling.frames)} frames that got a label would be {use}; raise "
+            "sampling.frames or sampling.interval."
+        )
+    return (
+        "No frame got a label; lower sampling.temperatures, or raise sampling.disagreement or "
+        "sampling.largest_force."
+    )
 
 
 def _write_set(
@@ -255,7 +303,7 @@ def _write_set(
     kinds = Counter(frame.group for frame in labelling.frames)
     record = {
         "frames": dict(kinds),
-        "held_out": len(labelling.frames) - labelling.training,
+        "held_out": labelling.held_out,
         "without_label": labelling.unlabelled,
         "extreme": labelling.extreme,
         "near_copies": labelling.copies,

@@ -447,6 +447,11 @@ class Labelling:
     extreme: int = 0
     copies: int = 0
 
+    @property
+    def held_out(self) -> int:
+        """How many frames are not for training."""
+        return len(self.frames) - self.training
+
     def joined(self, other: "Labelling") -> "Labelling":
         """With the frames of another one."""
         training = self.frames[: self.training] + other.frames[: other.training]

@@ -300,21 +300,6 @@ def check_charge(evaluator: Evaluator, charge: float) -> None:
         )
 
 
-def check_coulomb_range(cutoffs: Sequence[float], periodic: bool, advice: str) -> None:
-    """Raises InputError for a Coulomb sum over all pairs in a periodic system.
-
-    Args:
-        cutoffs: A, of the potential.
-        periodic: whether the system is periodic along any direction.
-        advice: how to set a finite cutoff, as the end of the sentence.
-    """
-    if periodic and math.inf in cutoffs:
-        raise InputError(
-            "The potential's Coulomb energy runs over all pairs, which have no end in a "
-            f"periodic system; give {advice}."
-        )
-
-
 class GraphedEvaluation:
     """Copies positions to the device, updates the state and copies results to the host.
 

@@ -26,6 +26,7 @@ from mdgraph.models.potential import (
     Potential,
     PotentialModule,
     TrainablePotential,
+    check_coulomb_range,
     check_species,
 )
 from mdgraph.models.sum import SumConfig, SumPotential, SumTerm
@@ -64,6 +65,7 @@ __all__ = [
     "WallsConfig",
     "ZBLConfig",
     "architecture_named",
+    "check_coulomb_range",
     "check_species",
     "d3_config",
     "register",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations_with_replacement
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
 import torch
@@ -383,6 +383,35 @@ class TrainablePotential(PotentialModule):
     def _reduce(self, energies: Tensor, atoms: Atoms) -> Tensor:
         """Energies (N,) as they enter the sum over the atoms of a system."""
         return energies
+
+
+FINITE_COULOMB: Final = (
+    "a file with a reaction field, which 'mdgraph convert IN OUT.safetensors "
+    "--coulomb-cutoff-A 12' writes"
+)
+"""How to give a potential with a finite Coulomb cutoff where no option sets it."""
+
+
+def check_coulomb_range(
+    cutoffs: Sequence[float],
+    periodic: bool,
+    advice: str = FINITE_COULOMB,
+    *,
+    potential: str = "The potential",
+) -> None:
+    """Raises InputError for a Coulomb sum over all pairs in a periodic system.
+
+    Args:
+        cutoffs: A, of the potential.
+        periodic: whether the system is periodic along any direction.
+        advice: how to set a finite cutoff, as the end of the sentence.
+        potential: its name, as the beginning.
+    """
+    if periodic and inf in cutoffs:
+        raise InputError(
+            f"{potential}'s Coulomb energy runs over all pairs, which have no end in a periodic "
+            f"system; give {advice}."
+        )
 
 
 def check_species(

@@ -674,6 +674,9 @@ def convert(
     layout: Layout = "auto",
     add: AddedTerms = None,
     force: Force = False,
+    coulomb_cutoff: Annotated[
+        float | None, typer.Option("--coulomb-cutoff-A", help="Of a reaction field.")
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write a potential in mdgraph's own format, with --add as a sum."""
@@ -682,7 +685,14 @@ def convert(
 
     refuse_existing(target, overwrite=overwrite, option=True)
     source = pinned(source)
-    convert(source, target, layout=layout, terms=add or (), force=force, overwrite=overwrite)
+    convert(
+        *(source, target),
+        layout=layout,
+        terms=add or (),
+        force=force,
+        coulomb_cutoff=coulomb_cutoff,
+        overwrite=overwrite,
+    )
     typer.echo(printable(f"{source} written to {target}"))
     if load_domain(source) is not None:
         typer.echo(

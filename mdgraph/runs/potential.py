@@ -14,11 +14,10 @@ from mdgraph.checkpoints import describe, load, load_domain
 from mdgraph.checkpoints.convert import Layout
 from mdgraph.checkpoints.loading import potential_sha256
 from mdgraph.checkpoints.location import locate
-from mdgraph.engine.calculation import check_coulomb_range
 from mdgraph.errors import InputError
 from mdgraph.io.files import disk_failures
 from mdgraph.io.structures import read_system
-from mdgraph.models import Domain, PotentialModule, SumPotential, with_terms
+from mdgraph.models import Domain, PotentialModule, SumPotential, check_coulomb_range, with_terms
 from mdgraph.runs.config import Configuration, MDConfig
 from mdgraph.shipped import FILE_NAME
 from mdgraph.system import System, total_charge

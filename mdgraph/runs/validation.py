@@ -102,6 +102,7 @@ def validate(
     # Imported here, so that the command line starts fast.
     import_torch()
     from mdgraph.devices import device_named, hardware_name
+    from mdgraph.models import check_coulomb_range
     from mdgraph.runs.config import Configuration
     from mdgraph.runs.potential import read_potential
     from mdgraph.train.recipes import temperatures_in
@@ -127,6 +128,8 @@ def validate(
     if temperature is None:
         names = [*dict.fromkeys(frame.group for frame in frames), "" if data is None else data.name]
         temperature = float(max(temperatures_in(names), default=AMBIENT))
+    periodic = any(frame.pbc.any() for frame in frames)
+    check_coulomb_range(source.potential.cutoffs, periodic)
     place = device_named(device)
     checks: list[Check] = []
     # What relaxes is in a check's sentence.

@@ -27,7 +27,7 @@ from mdgraph.evaluators import Evaluator
 from mdgraph.fused.evaluator import chosen_evaluator
 from mdgraph.fused.verification import self_check
 from mdgraph.memory import memory_failures
-from mdgraph.models import PotentialModule, SumPotential
+from mdgraph.models import PotentialModule, SumPotential, check_coulomb_range
 from mdgraph.models.terms import is_term, term
 from mdgraph.neighbors import NeighborList
 from mdgraph.precision import precision_named
@@ -214,7 +214,7 @@ def open_differences(path: Path, dataset: Dataset, baseline: Baseline) -> Datase
 
 
 def check_frames(dataset: Dataset, baseline: Baseline) -> None:
-    """Raises InputError for an element or a charge that a baseline does not know."""
+    """Raises InputError for elements, charges or periodic frames that a baseline cannot take."""
     elements = {int(number) for number in np.unique(dataset.numbers())}
     charged = np.flatnonzero(dataset.charge != 0.0)
     for name, part in zip(baseline.potential.term_names(), baseline.potential.parts, strict=True):
@@ -224,6 +224,8 @@ def check_frames(dataset: Dataset, baseline: Baseline) -> None:
                 f"baseline: {name} does not know {name_some([SYMBOLS[n] for n in missing])}, which "
                 "the data hold; choose a baseline for all elements, or leave those frames out."
             )
+        periodic = bool(dataset.pbc.any())
+        check_coulomb_range(part.cutoffs, periodic, potential=f"baseline: {name}")
         if len(charged) and not part.uses_charge and not is_term(part.config.architecture):
             raise InputError(
                 f"baseline: {name} knows no charges, and {len(charged)} frames have one (frames "
@@ -348,6 +350,12 @@ class _ForceComparison:
                 "Forces of the baseline and of the data have a correlation of %.2f, so the "
                 "baseline is of little use; look at its units and its level of theory.",
                 self.correlation,
+            )
+        elif left > self.labels:
+            logger.warning(
+                "The baseline leaves more of the forces than there was, so the network has more to "
+                "learn with it than without; look at its units and its level of theory, or leave "
+                "it out."
             )
 
     def _rms(self, total: float) -> float:

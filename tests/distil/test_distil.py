@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from ase import Atoms
-from random_networks import network
+from random_networks import TENSORNET, TENSORNET2, network, random_network
 from training_sets import NETWORK, assert_same, clusters, prepare, settings
 
 from mdgraph import load
@@ -19,7 +19,8 @@ from mdgraph.checkpoints import load_domain, save
 from mdgraph.checkpoints.loading import potential_sha256
 from mdgraph.data import open_dataset, read_split
 from mdgraph.distil.config import SamplingConfig
-from mdgraph.distil.sampling import Sample, labelled, sampled
+from mdgraph.distil.pipeline import _too_few
+from mdgraph.distil.sampling import Labelling, Sample, labelled, sampled
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches
 from mdgraph.evaluators import AutogradEvaluator
@@ -220,6 +221,47 @@ def test_bad_options_end_in_a_sentence(
     assert message in done.err.replace("\n", " ")
     assert "Traceback" not in done.err
     assert not (tmp_path / "small").exists()
+
+
+def test_structures_that_teacher_or_student_cannot_take_are_refused_at_once(
+    tmp_path: Path, mdgraph_command: Command
+) -> None:
+    """Not after a round, whose dynamics would all end early, nor with another reason."""
+    ion = Atoms("OH3", [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], info={"charge": 1})
+    ase.io.write(tmp_path / "ion.extxyz", ion)
+    ion.info.pop("charge")
+    ion.set_cell(3 * [9.0])
+    ion.pbc = True
+    ase.io.write(tmp_path / "box.extxyz", ion)
+    for name, network_settings in {
+        "neutral": TENSORNET,
+        "charged": TENSORNET | {"charge_factor": True},
+        "all-pairs": TENSORNET2 | {"coulomb": {}},
+    }.items():
+        save(random_network(1.0, network_settings), tmp_path / f"{name}.safetensors")
+    refused = {
+        ("neutral", "ion"): "teacher: neutral knows no charges, and 1 structures have one; choose",
+        ("charged", "ion"): "The student knows no charges, and 1 structures have one; take charge_",
+        ("all-pairs", "box"): "teacher: all-pairs's Coulomb energy runs over all pairs, which have "
+        "no end in a periodic system; give a file with a reaction field, which 'mdgraph convert",
+    }
+    for (teacher_name, structure), message in refused.items():
+        alone = {"data": None, "split": None, "structures": str(tmp_path / f"{structure}.extxyz")}
+        of_teacher = {"teacher": str(tmp_path / f"{teacher_name}.safetensors")}
+        done = mdgraph_command("distil", write(tmp_path, tmp_path, **alone, **of_teacher))
+        assert done.status == 1
+        assert message in done.err.replace("\n", " ")
+        assert "Round 1" not in done.err
+        assert not (tmp_path / "small").exists()
+
+
+def test_a_student_that_leads_nowhere_is_told_as_the_reason() -> None:
+    """Limits and temperatures are those of the round before, which had labels."""
+    frames = clusters(2)
+    assert "No frame got a label; lower" in _too_few(Labelling([], 0), 1)
+    assert "the student of round 1, which is too far" in _too_few(Labelling([], 0), 2)
+    assert "All 2 frames that got a label would be held out" in _too_few(Labelling(frames, 0), 1)
+    assert "All 2 frames that got a label would be trained on" in _too_few(Labelling(frames, 2), 1)
 
 
 def test_an_element_that_the_teacher_lacks_is_named(

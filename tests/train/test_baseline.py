@@ -1,5 +1,6 @@
 """Training on what a baseline leaves: the labels, the sum that is written, and bad baselines."""
 
+import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from random_networks import network
+from random_networks import TENSORNET2, network
 from training_sets import assert_same, clusters, crystals, prepare, settings, weights_of
 
 from mdgraph import load
@@ -22,7 +23,7 @@ from mdgraph.models import SumPotential, with_terms
 from mdgraph.models.terms import term
 from mdgraph.runs.training import read_training
 from mdgraph.system import System
-from mdgraph.train.baseline import DIFFERENCE_FILE
+from mdgraph.train.baseline import DIFFERENCE_FILE, _ForceComparison, _Result, read_baseline
 from mdgraph.train.loop import Training, train
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -249,6 +250,41 @@ def test_data_that_do_not_fit_are_refused(
     assert done.status == 1, done.err
     assert message in done.err.replace("\n", " ")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_baseline_that_leaves_more_than_there_was_is_warned_of(
+    baseline: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Even where it correlates with the labels."""
+    comparison = _ForceComparison()
+    labels = np.random.default_rng(1).normal(size=(5, 3))
+    other = 2.5 * labels + np.random.default_rng(2).normal(size=(5, 3))
+    comparison.add(replace(FRAMES[0], forces=labels), _Result(0.0, other, np.zeros((3, 3))))
+    with caplog.at_level(logging.INFO):
+        comparison.say(read_baseline((str(baseline),)))
+    assert "The baseline leaves more of the forces than there was" in caplog.text
+
+
+def test_pairs_without_end_are_refused_with_a_cure(
+    tmp_path: Path, mdgraph_command: Callable[..., Any]
+) -> None:
+    every = network(**TENSORNET2 | {"coulomb": {}, "species": (8, 29)})
+    save(every, tmp_path / "every.safetensors")
+    path = prepare(tmp_path, crystals(8), baseline=str(tmp_path / "every.safetensors"))
+    done = mdgraph_command("train", path)
+    assert done.status == 1
+    assert "baseline: every's Coulomb energy runs over all pairs" in done.err
+    assert "mdgraph convert IN OUT.safetensors --coulomb-cutoff-A 12" in done.err.replace("\n", " ")
+    validated = mdgraph_command("validate", tmp_path / "every.safetensors", tmp_path / "set.h5")
+    assert "mdgraph convert IN OUT.safetensors --coulomb-cutoff-A 12" in validated.err
+    finite = tmp_path / "finite.safetensors"
+    every_file, cutoff = tmp_path / "every.safetensors", ("--coulomb-cutoff-A", "6")
+    done = mdgraph_command("convert", every_file, finite, *cutoff)
+    assert done.status == 0, done.err
+    assert max(load(finite).cutoffs) == 6.0
+    done = mdgraph_command("convert", "copper-pbe", tmp_path / "cu.safetensors", *cutoff)
+    assert "A Coulomb cutoff is given, but the potential has no Coulomb energy" in done.err
+    assert not (tmp_path / "cu.safetensors").exists()
 
 
 def test_a_baseline_without_an_element_is_refused(

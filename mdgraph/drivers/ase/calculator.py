@@ -32,7 +32,6 @@ from mdgraph.engine.calculation import (
     HostOutputs,
     as_evaluator,
     check_charge,
-    check_coulomb_range,
 )
 from mdgraph.engine.relaxation import Relaxed, relax
 from mdgraph.engine.uncertainty import ENERGY_SPREAD, FORCE_SPREAD, spread
@@ -41,7 +40,7 @@ from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import self_check
 from mdgraph.gpu.graphs import GraphPool
 from mdgraph.io.structures import CHARGE_KEYS, from_ase, held_atoms
-from mdgraph.models import Potential
+from mdgraph.models import Potential, check_coulomb_range
 from mdgraph.precision import Precision, precision_named
 from mdgraph.system import System, total_charge
 

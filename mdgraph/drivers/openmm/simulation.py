@@ -18,7 +18,6 @@ from mdgraph.engine import Simulation as Engine
 from mdgraph.engine.calculation import (
     as_evaluator,
     check_charge,
-    check_coulomb_range,
 )
 from mdgraph.engine.multiple_time_steps import (
     check_inner_species,
@@ -28,7 +27,7 @@ from mdgraph.engine.multiple_time_steps import (
 from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.evaluators import Evaluator
 from mdgraph.io.files import read_file
-from mdgraph.models import Potential, check_species
+from mdgraph.models import Potential, check_coulomb_range, check_species
 from mdgraph.precision import Precision, precision_named
 
 _ENERGIES = ("energy", "forces", "getEnergy", "getForces")

@@ -20,11 +20,11 @@ from mdgraph.drivers.arguments import with_coulomb_cutoff
 from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.drivers.openmm.topology import FORCE, NANOMETRE, Array, check_unit
 from mdgraph.engine import Calculation
-from mdgraph.engine.calculation import as_evaluator, check_charge, check_coulomb_range
+from mdgraph.engine.calculation import as_evaluator, check_charge
 from mdgraph.errors import FileError, InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import self_check
-from mdgraph.models import PotentialModule, check_species, with_terms
+from mdgraph.models import PotentialModule, check_coulomb_range, check_species, with_terms
 from mdgraph.models.terms import term_texts
 from mdgraph.precision import precision_named
 from mdgraph.system import System
