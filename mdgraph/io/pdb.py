@@ -37,6 +37,20 @@ _HALOGENS: Final = frozenset(("CL", "BR"))
 _HEAVIEST_IN_A_NAME: Final = NUMBERS["Bi"]
 """Names such as CM mean carbon; heavier elements than this one are never meant."""
 
+_IONS_OF_CHARMM: Final = {
+    "SOD": "Na",
+    "POT": "K",
+    "LIT": "Li",
+    "CES": "Cs",
+    "RUB": "Rb",
+    "CAL": "Ca",
+    "CLA": "Cl",
+}
+
+_CURE: Final = (
+    "fill the element column (77-78 in PDB, type_symbol in mmCIF), and remove virtual sites"
+)
+
 _DUMMY_EDGE: Final = 1.0
 """A; shorter cell edges, and edges of this length, mean that there is no cell."""
 
@@ -81,6 +95,8 @@ def systems_from_models(
     models: Sequence[PDBModel],
     space_group: str,
     bonds: Sequence[tuple[str, str]] = (),
+    *,
+    cure: str = _CURE,
 ) -> list[System]:
     """Makes a system of each model; of each residue it takes the first conformer.
 
@@ -89,6 +105,7 @@ def systems_from_models(
         models: atoms of the file.
         space_group: of the cell; copies by symmetry are not made.
         bonds: pairs of serial numbers.
+        cure: what to do where names do not settle elements, as the end of a sentence.
 
     Raises:
         FileError: there is no atom.
@@ -112,7 +129,7 @@ def systems_from_models(
             cell = _cell_vectors(model.cell)
             systems.append(
                 System(
-                    numbers=np.array(_atomic_numbers(atoms)),
+                    numbers=np.array(_atomic_numbers(atoms, cure)),
                     positions=np.array([atom.position for atom in atoms]),
                     cell=cell,
                     pbc=np.full(3, cell.any()),
@@ -181,7 +198,7 @@ def _first_conformers(atoms: Sequence[NamedAtom]) -> list[NamedAtom]:
     ]
 
 
-def _atomic_numbers(atoms: Sequence[NamedAtom]) -> list[int]:
+def _atomic_numbers(atoms: Sequence[NamedAtom], cure: str) -> list[int]:
     sizes = Counter((atom.residue, atom.residue_name) for atom in atoms)
     symbols = [
         atom.element.capitalize()
@@ -194,8 +211,7 @@ def _atomic_numbers(atoms: Sequence[NamedAtom]) -> list[int]:
         names = [f"{atom.serial} ({atom.name} of {atom.residue_name})" for atom in unknown]
         raise InputError(
             f"No element is given for atoms {name_some(names)}, and their names do not settle "
-            "it; fill the element column (77-78 in PDB, type_symbol in mmCIF), and remove "
-            "virtual sites."
+            f"it; {cure}."
         )
     return [NUMBERS[symbol] for symbol in symbols if symbol is not None]
 
@@ -215,7 +231,8 @@ def _symbol_from_name(atom: NamedAtom, alone: bool) -> str | None:
     if atom.residue_name in STANDARD_RESIDUES and first in _STANDARD_ELEMENTS:
         return first
     if alone:
-        return letters.capitalize() if letters.capitalize() in NUMBERS else None
+        symbol = _IONS_OF_CHARMM.get(letters, letters.capitalize())
+        return symbol if symbol in NUMBERS else None
     if first_two in _HALOGENS:
         return first_two.capitalize()
     if first == "H" and first_two != "HG":

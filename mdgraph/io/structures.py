@@ -1,4 +1,4 @@
-"""Reads structures from PDB, mmCIF and all formats of ASE; converts from and to ase.Atoms."""
+"""Reads structures from PDB, mmCIF, GRO and all formats of ASE; converts from and to ase.Atoms."""
 
 import codecs
 import io
@@ -36,6 +36,7 @@ from mdgraph.io.files import (
     readable_file,
 )
 from mdgraph.io.formats import format_of, read_trajectory
+from mdgraph.io.gro import parse_gro
 from mdgraph.io.pdb import parse_mmcif, parse_pdb
 from mdgraph.io.xyz import (
     FrameText,
@@ -154,6 +155,7 @@ def _check_singlet(info: dict[str, Any]) -> None:
 _Frame = TypeVar("_Frame")
 
 _PDB_SUFFIXES: Final = (".pdb", ".ent")
+_GRO_SUFFIX: Final = ".gro"
 _MMCIF_SUFFIXES: Final = (".mmcif", ".pdbx")
 
 _BYTES_A_CHARACTER: Final = 30
@@ -174,8 +176,8 @@ _SYMBOL: Final = re.compile("[A-Za-z][A-Za-z0-9_+-]{0,9}")
 def read_systems(path: str | Path, index: int | slice | str = ":") -> list[System]:
     """Reads the frames of a structure file.
 
-    PDB and mmCIF have readers of mdgraph, because ASE takes atom names for elements if the
-    element column is empty, and reads no atom after a MODEL record. H5MD files must be
+    PDB, mmCIF and GRO have readers of mdgraph, because ASE takes atom names for elements where no
+    column has these, and reads no atom after a MODEL record. H5MD files must be
     trajectories of mdgraph. ASE reads all other formats. Atoms in the trajectory of a run, and in
     its first and last structure, have the names in `topology.pdb` beside it.
 
@@ -249,6 +251,8 @@ def _read_systems(path: Path, selection: int | slice) -> list[System]:
     suffix = _suffixes(path)[0]
     if suffix in _PDB_SUFFIXES:
         return _select(path, parse_pdb(path, _text(path)), selection)
+    if suffix == _GRO_SUFFIX:
+        return _select(path, parse_gro(path, _text(path)), selection)
     if suffix in _MMCIF_SUFFIXES or (suffix == ".cif" and "_atom_site.Cartn_x" in _text(path)):
         return _select(path, parse_mmcif(path, _text(path)), selection)
     return _read_with_ase(path, selection)
@@ -342,7 +346,7 @@ def _ase_format(path: Path) -> IOFormat:
 def is_xyz(path: Path) -> bool:
     """Whether a structure file is XYZ, by its name or content; raises FileError as `read_atoms`."""
     suffix = _suffixes(path)[0]
-    if suffix in (*_PDB_SUFFIXES, *_MMCIF_SUFFIXES):
+    if suffix in (*_PDB_SUFFIXES, *_MMCIF_SUFFIXES, _GRO_SUFFIX):
         return False
     return _ase_format(path).name == "extxyz"
 

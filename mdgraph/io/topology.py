@@ -1,6 +1,6 @@
 """Bonds, molecules, residues and names of atoms, and the PDB file by which other programs get them.
 
-Structures of PDB and mmCIF files bring their names and residues. For others, molecules follow
+Structures of PDB, mmCIF and GRO files bring their names and residues. For others, molecules follow
 from covalent radii: a residue is a molecule.
 """
 
