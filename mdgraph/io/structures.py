@@ -38,6 +38,7 @@ from mdgraph.io.files import (
 from mdgraph.io.formats import format_of, read_trajectory
 from mdgraph.io.gro import parse_gro
 from mdgraph.io.pdb import parse_mmcif, parse_pdb
+from mdgraph.io.sdf import parse_sdf
 from mdgraph.io.xyz import (
     FrameText,
     PlainFrame,
@@ -52,6 +53,9 @@ _logger = logging.getLogger(__name__)
 
 CHARGE_KEYS: Final = ("charge", "total_charge")
 """Names of a total charge in `info`, the first that is there."""
+
+_UNLIKE: Final = 0.5
+"""amu between the mass of a type and that of an element beyond which it is no such element."""
 
 _WHOLE: Final = 0.99
 """Least occupancy of a site that counts as full."""
@@ -156,6 +160,7 @@ _Frame = TypeVar("_Frame")
 
 _PDB_SUFFIXES: Final = (".pdb", ".ent")
 _GRO_SUFFIX: Final = ".gro"
+_SDF_SUFFIXES: Final = (".sdf", ".sd", ".mol")
 _MMCIF_SUFFIXES: Final = (".mmcif", ".pdbx")
 
 _BYTES_A_CHARACTER: Final = 30
@@ -177,7 +182,8 @@ def read_systems(path: str | Path, index: int | slice | str = ":") -> list[Syste
     """Reads the frames of a structure file.
 
     PDB, mmCIF and GRO have readers of mdgraph, because ASE takes atom names for elements where no
-    column has these, and reads no atom after a MODEL record. H5MD files must be
+    column has these, and reads no atom after a MODEL record; so has SDF, of which ASE reads one
+    molecule and no charge. H5MD files must be
     trajectories of mdgraph. ASE reads all other formats. Atoms in the trajectory of a run, and in
     its first and last structure, have the names in `topology.pdb` beside it.
 
@@ -251,6 +257,8 @@ def _read_systems(path: Path, selection: int | slice) -> list[System]:
     suffix = _suffixes(path)[0]
     if suffix in _PDB_SUFFIXES:
         return _select(path, parse_pdb(path, _text(path)), selection)
+    if suffix in _SDF_SUFFIXES:
+        return _select(path, parse_sdf(path, _text(path)), selection)
     if suffix == _GRO_SUFFIX:
         return _select(path, parse_gro(path, _text(path)), selection)
     if suffix in _MMCIF_SUFFIXES or (suffix == ".cif" and "_atom_site.Cartn_x" in _text(path)):
@@ -315,6 +323,8 @@ def read_atoms(path: Path, index: int | slice = slice(None)) -> Iterator[tuple[i
     with warnings.catch_warnings(record=True) as ase_warnings:
         warnings.simplefilter("always")
         frames = _parse(path, ase_format, index)
+    if ase_format.name == "lammps-data":
+        _check_types(path, frames)
     for message in dict.fromkeys(str(warning.message) for warning in ase_warnings):
         _logger.warning("%s: %s", path, message)
     first = index.start or 0 if isinstance(index, slice) else index
@@ -333,7 +343,9 @@ def _ase_format(path: Path) -> IOFormat:
     if _suffixes(path)[1]:  # checks the unpacked size, which ASE does not limit
         read_decompressed(path, "a structure", LARGEST_TEXT)
     try:
-        return get_ioformat(filetype(_ase_path(path)))
+        name = filetype(_ase_path(path))
+        # `.data` is the end of another program's files, too.
+        return get_ioformat("lammps-data" if name == "runnerdata" and _is_lammps(path) else name)
     except UnknownFileTypeError as error:
         raise FileError(
             f"Cannot read {path}: ASE knows no format by this name or content; convert it, "
@@ -343,10 +355,16 @@ def _ase_format(path: Path) -> IOFormat:
         raise unreadable(path, error) from error
 
 
+def _is_lammps(path: Path) -> bool:
+    """Whether a text begins as data files of LAMMPS do."""
+    with path.open("rb") as file:
+        return re.search(rb"^\s*\d+\s+atom types", file.read(4096), re.MULTILINE) is not None
+
+
 def is_xyz(path: Path) -> bool:
     """Whether a structure file is XYZ, by its name or content; raises FileError as `read_atoms`."""
     suffix = _suffixes(path)[0]
-    if suffix in (*_PDB_SUFFIXES, *_MMCIF_SUFFIXES, _GRO_SUFFIX):
+    if suffix in (*_PDB_SUFFIXES, *_MMCIF_SUFFIXES, *_SDF_SUFFIXES, _GRO_SUFFIX):
         return False
     return _ase_format(path).name == "extxyz"
 
@@ -384,6 +402,26 @@ def _check_coordinates(path: Path) -> None:
                     f"Cannot read {path}: an atom has {printable(value, 20)} for its coordinate "
                     f"{axis}; give the number, or leave the atom out."
                 )
+
+
+def _check_types(path: Path, frames: Sequence[Atoms]) -> None:
+    """Refuses a LAMMPS data file whose types ASE takes for elements without a word."""
+    text = _text(path)
+    cure = "write a section Atom Type Labels with the elements of its types"
+    if not re.search(r"^\s*(Masses|Atom Type Labels)\b", text, re.MULTILINE):
+        raise FileError(
+            f"Cannot use {path}: nothing in it tells the elements of its types; {cure}."
+        )
+    for atoms in frames:
+        # Nothing is as near to deuterium and tritium as hydrogen.
+        unlike = (np.abs(atoms.get_masses() - atomic_masses[atoms.numbers]) > _UNLIKE) & (
+            atoms.numbers > 1
+        )
+        if unlike.any():
+            raise FileError(
+                f"Cannot use {path}: the mass {atoms.get_masses()[unlike][0]:g} is that of no "
+                f"element; {cure}."
+            )
 
 
 def _check_whole_sites(path: Path, atoms: Atoms) -> None:

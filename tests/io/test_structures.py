@@ -684,3 +684,41 @@ def test_volumes_are_zero_without_three_directions(scale: float) -> None:
     assert System([1], np.zeros((1, 3)), cell=scale * cell).volume == 0.0
     cell[2] += 1e-7 * np.cross(cell[0], cell[1])
     assert System([1], np.zeros((1, 3)), cell=scale * cell).volume > 0.0
+
+
+LAMMPS = """water
+
+3 atoms
+2 atom types
+
+0.0 9.0 xlo xhi
+0.0 9.0 ylo yhi
+0.0 9.0 zlo zhi
+{sections}
+Atoms # atomic
+
+1 1 1.0 1.0 1.0
+2 2 1.96 1.0 1.0
+3 2 0.76 1.93 1.0
+"""
+
+
+@pytest.mark.parametrize("name", ["water.data", "water.lammps-data"])
+def test_types_of_lammps_are_elements_only_where_the_file_says_so(
+    tmp_path: Path, name: str
+) -> None:
+    """Types 1 and 2 were hydrogen and helium, and a heavy hydrogen of 3 amu was helium."""
+    path = tmp_path / name
+    for sections in (
+        "\nMasses\n\n1 15.9994\n2 1.008\n",
+        "\nMasses\n\n1 15.9994\n2 2.014\n",
+        "\nAtom Type Labels\n\n1 O\n2 H\n\nMasses\n\n1 15.9994\n2 2.014\n",
+    ):
+        path.write_text(LAMMPS.format(sections=sections))
+        assert read_system(path).numbers.tolist() == [8, 1, 1]
+    path.write_text(LAMMPS.format(sections=""))
+    with pytest.raises(FileError, match="nothing in it tells the elements of its types; write a"):
+        read_system(path)
+    path.write_text(LAMMPS.format(sections="\nMasses\n\n1 15.9994\n2 3.024\n"))
+    with pytest.raises(FileError, match=r"mass 3\.024 is that of no element; write a section Atom"):
+        read_system(path)
