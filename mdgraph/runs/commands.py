@@ -246,6 +246,13 @@ def _one_a_domain(names: list[str], configuration: RunConfig, *, going_on: bool)
     count = len(names) if domains is None else domain_count(domains)
     if count < len(names):
         logger.info("%d of %d devices are used, one for each domain.", count, len(names))
+    if count > len(names) == 1:
+        each = f"; --devices {','.join(count * ['cpu'])} gives each a process" * (names[0] == "cpu")
+        logger.warning(
+            "There is one device, %s, so one process has all %d domains, which is no faster than "
+            "an undivided system%s.",
+            *(names[0], count, each),
+        )
     return names[:count]
 
 

@@ -165,6 +165,21 @@ def test_all_devices_are_those_that_domains_need(
     assert started == found[:used]
 
 
+@pytest.mark.parametrize(("device", "cure"), [("cpu", "--devices cpu,cpu gives"), ("cuda:0", "")])
+def test_domains_that_share_the_only_device_are_told(
+    tmp_path: Path, device: str, cure: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    configuration = MDConfig(structure=WATER, out=str(tmp_path / "run"), domains="2")
+    assert commands._one_a_domain([device], configuration, going_on=False) == [device]
+    said = f"There is one device, {device}, so one process has all 2 domains, which is no faster"
+    assert said in caplog.text
+    assert cure in caplog.text
+    caplog.clear()
+    undivided = configuration.model_copy(update={"domains": None})
+    assert commands._one_a_domain([device], undivided, going_on=False) == [device]
+    assert not caplog.text
+
+
 @pytest.mark.slow  # ranks share replicas in test_run_replicas.py, too
 def test_a_command_starts_the_ranks_of_replicas(processes: Any, tmp_path: Path) -> None:
     out = tmp_path / "replicas"
