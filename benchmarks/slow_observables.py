@@ -18,6 +18,9 @@ energy where a bath with the steps of the reference ends: replicas differ far mo
 runs from one place and one set of velocities, so differences and errors are those of pairs, and
 what is compared is the dynamics alone, not the bath. Limit: 8 %.
 
+--against OTHER compares OTHER with LARGE, both with the first of --steps. A replica whose total
+energy changes by more than 0.5 eV is left out, and told; the others go on.
+
 **A dihedral**, four indices of atoms from 0 on: Langevin dynamics, -kT ln p of bins of --bins
 degrees. --without has another dihedral and two angles: samples in which it lies between them do not
 count, and their share is told. --spring has a centre, degrees, and a stiffness, kT/rad^2, of a
@@ -74,6 +77,12 @@ EQUILIBRATION: Final = 0.1
 DEADLINE_STEPS: Final = 4096
 """Steps between two looks at the clock."""
 
+RUNAWAY: Final = 0.5
+"""eV; a change of total energy that no step makes in a replica that holds."""
+
+OTHER: Final = ", other"
+"""End of the name of a row by the potential of --against."""
+
 
 @dataclass
 class Frames:
@@ -82,8 +91,14 @@ class Frames:
     interval: int
     atoms: Sequence[int]
     start: int = 0
+    lost: int = 0
     places: list[Array] = field(default_factory=list)
     kelvin: list[Array] = field(default_factory=list)
+
+    def keep(self, alive: Sequence[int]) -> None:
+        """Forgets all systems but these."""
+        self.places = [own[alive] for own in self.places]
+        self.kelvin = [own[alive] for own in self.kelvin]
 
     def report(self, simulation: Simulation) -> None:
         """See Reporter."""
@@ -140,6 +155,7 @@ class Bench:
             "hydrogen_mass_amu": options.hydrogen_mass,
             "lags_ps": options.lags,
             "one_bath": options.one_bath,
+            "against": options.against,
             "dihedral": options.dihedral,
             "without": options.without,
             "spring": options.spring,
@@ -151,16 +167,21 @@ class Bench:
             if self.record["about"] != self.about:
                 raise InputError(f"{self.file} was made with other options; give another --out.")
         self.bathed: list[System] | None = None
+        self.large = options.large
         systems = read_systems(options.start or options.structure)
         systems = [systems[place % len(systems)] for place in range(options.replicas)]
         self.start = [repartitioned(one, options.hydrogen_mass) for one in systems]
 
     def run(self) -> None:
         """Makes the rows that are missing, in time."""
-        for text in self.options.steps:
+        texts = self.options.steps
+        if self.options.against:
+            texts = [texts[0], texts[0] + OTHER]
+        for text in texts:
             seeds = self.record["rows"].setdefault(text, {})
             if str(self.options.seed) in seeds or self.left() < 0.0:
                 continue
+            self.large = self.options.against if text.endswith(OTHER) else self.options.large
             made = self.made(steps_of(text))
             if made is not None:
                 seeds[str(self.options.seed)] = made
@@ -187,6 +208,7 @@ class Bench:
             "atoms": len(self.start[0]),
             "ps": len(places) * spacing,
             "kelvin": np.mean(frames.kelvin, 0).tolist(),
+            "lost": frames.lost,
         }
         if options.dihedral:
             angles = angles_of(places[:, :, :4])
@@ -218,8 +240,46 @@ class Bench:
         elements = self.start[0].numbers
         atoms = np.flatnonzero(elements == most_common_heavy_element(elements)).tolist()
         frames = Frames(self.every(steps), atoms)
+        if self.options.against:
+            return self.of_those_that_hold(systems, frames, steps)
         simulation = self.simulation(systems, VelocityVerlet(steps.timestep), steps)
         return self.recorded(simulation, frames, steps)
+
+    def of_those_that_hold(self, systems: list[System], frames: Frames, steps: Steps) -> Frames:
+        """Frames of the replicas whose total energy stays what it was."""
+        every, size = self.every(steps), len(systems[0])
+        left = count = self.count(self.options.ps, steps)
+        some = max(1, DEADLINE_STEPS // every) * every
+        energies: Array | None = None
+        while left and systems and self.left() > 0.0:
+            simulation = self.simulation(systems, VelocityVerlet(steps.timestep), steps)
+            simulation.reporters.append(frames)
+            if energies is None:
+                energies = total_energies(simulation)
+            change, lost = np.zeros(len(systems)), np.zeros(len(systems), dtype=bool)
+            while left and self.left() > 0.0 and not lost.any():
+                known = len(frames.places)
+                part = min(some, left)
+                try:
+                    simulation.run(part)
+                except SimulationError as error:
+                    del frames.places[known:], frames.kelvin[known:]
+                    lost[[atom // size for atom in error.atoms] or [int(change.argmax())]] = True
+                    break
+                left -= part
+                systems = moving(simulation)
+                change = np.abs(total_energies(simulation) - energies)
+                lost = change > RUNAWAY
+            if lost.any():
+                frames.lost += int(lost.sum())
+                print(f"{int(lost.sum())} ran away with {left} steps to go.", flush=True)
+            alive = np.flatnonzero(~lost).tolist()
+            frames.keep(alive)
+            systems, energies = [systems[index] for index in alive], energies[alive]
+        if not systems or left > count // 2:
+            print(f"No time was left for {steps.text()} fs.", flush=True)
+            frames.places.clear()
+        return frames
 
     def after_bath(self, steps: Steps) -> list[System]:
         """Where a bath ends, with velocities."""
@@ -227,11 +287,7 @@ class Bench:
         integrator = StochasticVelocityRescaling(steps.timestep, options.temperature, tau=TAU)
         bath = self.simulation(self.start, integrator, steps)
         self.advance(bath, self.count(options.equilibrate_ps, steps))
-        velocities = bath.state.velocities.double().cpu().split(bath.state.grouping.sizes)
-        return [
-            system.replace(velocities=own.numpy())
-            for system, own in zip(systems_of(bath.state), velocities, strict=True)
-        ]
+        return moving(bath)
 
     def dihedral(self, steps: Steps) -> Frames:
         """Frames of the points of the dihedrals."""
@@ -281,7 +337,7 @@ class Bench:
             more |= {"inner_potential": options.small, "inner_steps": steps.inner}
         return Simulation(
             systems,
-            options.large,
+            self.large,
             integrator,
             temperature=options.temperature,
             device=options.device,
@@ -292,7 +348,27 @@ class Bench:
         )
 
 
+def moving(simulation: Simulation) -> list[System]:
+    """The systems as they are, with velocities."""
+    state = simulation.state
+    velocities = state.velocities.double().cpu().split(state.grouping.sizes)
+    return [
+        system.replace(velocities=own.numpy())
+        for system, own in zip(systems_of(state), velocities, strict=True)
+    ]
+
+
+def total_energies(simulation: Simulation) -> Array:
+    """eV (S,), of S equal systems."""
+    state = simulation.state
+    squares = state.masses.double()[:, None] * state.velocities.double().square()
+    kinetic = 0.5 * KINETIC_ENERGY * squares.view(len(state.cell), -1).sum(1)
+    energies: Array = (state.energy.double() + kinetic).cpu().numpy()
+    return energies
+
+
 def steps_of(text: str) -> Steps:
+    text = text.removesuffix(OTHER)
     return steps_named(text) if "x" in text else Steps(float(text))
 
 
@@ -302,6 +378,7 @@ class Pooled:
 
     steps: Steps
     runs: list[Mapping[str, Any]]
+    name: str = ""
 
     @property
     def failed(self) -> bool:
@@ -343,7 +420,7 @@ def diffusion_table(rows: Sequence[Pooled], bath: float, paired: bool = False) -
         verdict = Verdict(unit * (means[index] - means[0]), 2.0 * unit * error, DIFFUSION)
         size, rise = math.sqrt(len(own[index])), row.values("rise")
         cells = [
-            row.steps.text(),
+            row.name or row.steps.text(),
             f"{row.steps.outer:g}",
             f"{row.ps:.0f}",
             f"{kelvin[index].mean():.1f} ± {2.0 * kelvin[index].std(ddof=1) / size:.1f}",
@@ -432,6 +509,7 @@ def table_of(records: Sequence[Mapping[str, Any]], width: int, least: float) -> 
         text: Pooled(
             steps_of(text),
             [run for record in records for run in record["rows"].get(text, {}).values()],
+            text if text.endswith(OTHER) else "",
         )
         for text in records[0]["rows"]
     }
@@ -445,7 +523,12 @@ def table_of(records: Sequence[Mapping[str, Any]], width: int, least: float) -> 
         lines = diffusion_table(done, about["temperature_K"], bool(about.get("one_bath")))
     told = ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
     where = hardware([run["conditions"] for row in done for run in row.runs])
-    return "\n".join([f"{told}. {where}.", "", *lines, *failed, ""])
+    lost = [
+        f"{sum(run['lost'] for run in row.runs)} of {row.name or row.steps.text()} fs ran away."
+        for row in done
+        if about.get("against")
+    ]
+    return "\n".join([f"{told}. {where}.", "", *lines, *lost, *failed, ""])
 
 
 def arguments() -> argparse.Namespace:
@@ -462,6 +545,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--every-fs", type=float, default=48.0, help="between samples")
     parser.add_argument("--equilibrate-ps", type=float, default=2.0, help="before constant energy")
     parser.add_argument("--lags", type=float, nargs=2, default=[1.5, 6.0], help="ps, of D")
+    parser.add_argument("--against", help="a potential to compare with LARGE, by plain steps")
     parser.add_argument("--one-bath", action="store_true", help="by the reference, for all rows")
     parser.add_argument("--dihedral", type=int, nargs=4, help="atoms of its profile")
     parser.add_argument("--without", type=int, nargs=6, help="another, and what it may not be")
@@ -480,6 +564,8 @@ def arguments() -> argparse.Namespace:
         parser.error("give either --start or --structure")
     if options.replicas < 3:
         parser.error("errors come from the scatter of three --replicas or more")
+    if options.against and (options.one_bath or options.dihedral):
+        parser.error("--against has a bath of each potential, and no dihedral")
     return options
 
 
