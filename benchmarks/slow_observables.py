@@ -153,13 +153,7 @@ class Bench:
             "ps": options.ps,
             "temperature_K": options.temperature,
             "hydrogen_mass_amu": options.hydrogen_mass,
-            "lags_ps": options.lags,
-            "one_bath": options.one_bath,
-            "against": options.against,
-            "dihedral": options.dihedral,
-            "without": options.without,
-            "spring": options.spring,
-            "friction_per_ps": options.friction if options.dihedral else None,
+            **self.more_about(),
         }
         self.record: dict[str, Any] = {"about": self.about, "rows": {}}
         if self.file.exists():
@@ -172,16 +166,32 @@ class Bench:
         systems = [systems[place % len(systems)] for place in range(options.replicas)]
         self.start = [repartitioned(one, options.hydrogen_mass) for one in systems]
 
+    def more_about(self) -> dict[str, Any]:
+        """What rows of one file have in common beside the rest."""
+        options = self.options
+        return {
+            "lags_ps": options.lags,
+            "one_bath": options.one_bath,
+            "against": options.against,
+            "dihedral": options.dihedral,
+            "without": options.without,
+            "spring": options.spring,
+            "friction_per_ps": options.friction if options.dihedral else None,
+        }
+
+    def texts(self) -> list[str]:
+        """Names of the rows."""
+        steps: list[str] = self.options.steps
+        return [steps[0], steps[0] + OTHER] if self.options.against else steps
+
     def run(self) -> None:
         """Makes the rows that are missing, in time."""
-        texts = self.options.steps
-        if self.options.against:
-            texts = [texts[0], texts[0] + OTHER]
-        for text in texts:
+        for text in self.texts():
             seeds = self.record["rows"].setdefault(text, {})
             if str(self.options.seed) in seeds or self.left() < 0.0:
                 continue
-            self.large = self.options.against if text.endswith(OTHER) else self.options.large
+            if text.endswith(OTHER):
+                self.large = self.options.against
             made = self.made(steps_of(text))
             if made is not None:
                 seeds[str(self.options.seed)] = made
@@ -531,8 +541,9 @@ def table_of(records: Sequence[Mapping[str, Any]], width: int, least: float) -> 
     return "\n".join([f"{told}. {where}.", "", *lines, *lost, *failed, ""])
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def parser_of(description: str) -> argparse.ArgumentParser:
+    """The arguments of all scripts that run rows of replicas by a Bench."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("large", help="potential whose dynamics these are")
     parser.add_argument("small", help="inner potential")
     parser.add_argument("--out", default="slow", help="files, without .json")
@@ -543,7 +554,27 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--replicas", type=int, default=32, help="systems at a time")
     parser.add_argument("--ps", type=float, default=16.0, help="of each replica in a row")
     parser.add_argument("--every-fs", type=float, default=48.0, help="between samples")
-    parser.add_argument("--equilibrate-ps", type=float, default=2.0, help="before constant energy")
+    parser.add_argument("--equilibrate-ps", type=float, default=2.0, help="of the bath before it")
+    parser.add_argument("--friction", type=float, default=5.0, help="1/ps, of Langevin dynamics")
+    parser.add_argument("--temperature", type=float, default=300.0, help="K")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="then it stops")
+    parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
+    parser.add_argument("--device", type=device_argument, default="auto")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--join", type=Path, nargs="+", help="files to join, with their .json")
+    return parser
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the program where arguments of all scripts do not fit."""
+    if not options.join and (options.start is None) == (options.structure is None):
+        parser.error("give either --start or --structure")
+    if options.replicas < 3:
+        parser.error("errors come from the scatter of three --replicas or more")
+
+
+def arguments() -> argparse.Namespace:
+    parser = parser_of(__doc__.splitlines()[0])
     parser.add_argument("--lags", type=float, nargs=2, default=[1.5, 6.0], help="ps, of D")
     parser.add_argument("--against", help="a potential to compare with LARGE, by plain steps")
     parser.add_argument("--one-bath", action="store_true", help="by the reference, for all rows")
@@ -552,18 +583,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--spring", type=float, nargs=2, help="on it: degrees, kT/rad^2")
     parser.add_argument("--bins", type=int, default=15, help="degrees")
     parser.add_argument("--least", type=float, default=0.02, help="share of a bin that counts")
-    parser.add_argument("--friction", type=float, default=5.0, help="1/ps, of a dihedral")
-    parser.add_argument("--temperature", type=float, default=300.0, help="K")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="then it stops")
-    parser.add_argument("--precision", default="mixed", choices=PRECISIONS)
-    parser.add_argument("--device", type=device_argument, default="auto")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--join", type=Path, nargs="+", help="files to join, with their .json")
     options = parser.parse_args()
-    if not options.join and (options.start is None) == (options.structure is None):
-        parser.error("give either --start or --structure")
-    if options.replicas < 3:
-        parser.error("errors come from the scatter of three --replicas or more")
+    check(parser, options)
     if options.against and (options.one_bath or options.dihedral):
         parser.error("--against has a bath of each potential, and no dihedral")
     return options

@@ -1,0 +1,182 @@
+"""What two time steps do to the mean energy, from pairs of runs that share where they begin.
+
+    python benchmarks/energy_pairs.py LARGE SMALL --steps 1 1.25x4 --start FILE --out FILE
+
+LARGE and SMALL are potentials by name or path; the first of --steps, plain ones, is the reference.
+Langevin dynamics with the steps of the reference, for --equilibrate-ps from --start, give places
+and velocities from which all rows go on with their own steps. The energy of a liquid wanders for
+tens of picoseconds with its structure, which runs from one place share for the first few, while
+bonds and librations take their new means within one over the friction. So the difference of pairs
+is known far better than that of two long runs. It is told from --first ps on, and of both halves of
+that, as what follows structures would still grow.
+
+U is the potential energy. Limit: 1 % of half of kT a degree of freedom. Errors are two standard
+errors over pairs. A row is written to FILE.json with its seed when it is done; --join takes such
+files and pools all their seeds.
+"""
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from cases import conditions, run_script
+from multiple_time_steps import Array, Steps, Verdict, hardware
+from slow_observables import Bench, check, moving, only_pairs, parser_of, steps_of
+
+from mdgraph.engine import LangevinMiddle, Simulation
+from mdgraph.errors import SimulationError
+from mdgraph.system import System
+from mdgraph.units import BOLTZMANN
+
+LIMIT: Final = 1.0
+"""Percent."""
+
+
+@dataclass
+class Energies:
+    """A Reporter of potential energies, eV, of S equal systems."""
+
+    interval: int
+    values: list[Array] = field(default_factory=list)
+
+    def report(self, simulation: Simulation) -> None:
+        """See Reporter."""
+        if simulation.step:
+            self.values.append(simulation.state.energy.double().cpu().numpy())
+
+
+class EnergyBench(Bench):
+    """The runs of one structure."""
+
+    begun: list[System] | None = None
+
+    def more_about(self) -> dict[str, Any]:
+        """See Bench."""
+        options = self.options
+        return {"friction_per_ps": options.friction, "equilibrate_ps": options.equilibrate_ps}
+
+    def texts(self) -> list[str]:
+        """See Bench."""
+        steps: list[str] = self.options.steps
+        return steps
+
+    def made(self, steps: Steps) -> dict[str, Any] | None:
+        """Energies (ps, replicas), eV, of each picosecond; None if time was too short."""
+        options, began = self.options, time.perf_counter()
+        energies = Energies(self.every(steps))
+        try:
+            if self.begun is None:
+                reference = steps_of(options.steps[0])
+                bath = self.simulation(self.start, self.bath(reference), reference)
+                self.advance(bath, self.count(options.equilibrate_ps, reference))
+                self.begun = moving(bath)
+            simulation = self.simulation(self.begun, self.bath(steps), steps)
+            simulation.reporters.append(energies)
+            spacing = 1e-3 * self.every(steps) * steps.timestep
+            self.advance(simulation, self.count(options.ps + 0.5 * spacing, steps))
+        except SimulationError as error:
+            return {"failed": str(error)}
+        whole = int(len(energies.values) * spacing + 1e-6)
+        if whole < options.ps:
+            print(f"No time was left for {steps.text()} fs.", flush=True)
+            return None
+        edges = np.round(np.arange(whole + 1) / spacing).astype(int)
+        values = np.array(energies.values)
+        seconds = time.perf_counter() - began
+        print(f"{steps.text()} fs: {whole} ps in {seconds:.0f} s", flush=True)
+        return {
+            "conditions": conditions(options.device, options.precision),
+            "atoms": len(self.start[0]),
+            "degrees": float(simulation.degrees_of_freedom[0]),
+            "U": [values[a:b].mean(0).tolist() for a, b in itertools.pairwise(edges)],
+            "seconds": seconds,
+        }
+
+    def bath(self, steps: Steps) -> LangevinMiddle:
+        return LangevinMiddle(steps.timestep, self.options.temperature, self.options.friction)
+
+
+def table_of(records: Sequence[Mapping[str, Any]], first: int) -> str:
+    """All rows of records with equal conditions, as differences to the first row."""
+    about = records[0]["about"]
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for record in map(only_pairs, records):
+        for text, seeds in record["rows"].items():
+            rows.setdefault(text, []).extend(seeds.values())
+    failed = [text for text, runs in rows.items() if any("failed" in run for run in runs)]
+    done = {text: runs for text, runs in rows.items() if runs and text not in failed}
+    lines = [f"{text} fs fails." for text in failed]
+    if len(done) > 1:
+        lines = [*differences(done, first, about["temperature_K"]), *lines]
+    told = ", ".join(f"{name} {value}" for name, value in about.items())
+    where = hardware([run["conditions"] for runs in done.values() for run in runs])
+    return "\n".join([f"{told}. {where}.", "", *lines, ""])
+
+
+def differences(
+    rows: Mapping[str, Sequence[Mapping[str, Any]]], first: int, kelvin: float
+) -> list[str]:
+    """The lines of a table, of which the first row is the reference."""
+    values = {text: np.concatenate([run["U"] for run in runs], 1) for text, runs in rows.items()}
+    reference, *others = values
+    one = rows[reference][0]
+    whole = len(values[reference])
+    middle = (first + whole) // 2
+    parts = [(first, whole), (first, middle), (middle, whole)]
+    titles = [f"{begin} to {end} ps, %" for begin, end in parts]
+    titles = ["step, fs", "outer, fs", "pairs", "meV an atom", *titles]
+    lines = ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
+    unit = 100.0 / (0.5 * BOLTZMANN * kelvin * one["degrees"])
+    for text in others:
+        change, steps = values[text] - values[reference], steps_of(text)
+        means = [change[begin:end].mean(0) for begin, end in parts]
+        count = len(means[0])
+        errors = [2.0 * float(mean.std(ddof=1)) / count**0.5 for mean in means]
+        own = 1e3 / one["atoms"]
+        cells = [steps.text(), f"{steps.outer:g}", f"{count}"]
+        cells.append(f"{own * means[0].mean():+.2f} ± {own * errors[0]:.2f}")
+        cells += [
+            Verdict(unit * float(mean.mean()), unit * error, LIMIT).text("+.2f")
+            for mean, error in zip(means, errors, strict=True)
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    alone = (
+        values[reference][first:].mean(0).std(ddof=1)
+        * unit
+        * (2.0 / values[reference].shape[1]) ** 0.5
+    )
+    lines += ["", f"Without pairs two errors would be {2.0 * alone:.2f} %."]
+    return lines
+
+
+def arguments() -> argparse.Namespace:
+    parser = parser_of(__doc__.splitlines()[0])
+    parser.set_defaults(ps=8.0)
+    parser.add_argument("--first", type=int, default=1, help="ps that are left out")
+    options = parser.parse_args()
+    check(parser, options)
+    return options
+
+
+def main() -> None:
+    """Makes the rows that are missing, and prints the table."""
+    options = arguments()
+    if options.join:
+        records = [json.loads(path.read_text(encoding="utf-8")) for path in options.join]
+    else:
+        bench = EnergyBench(options)
+        bench.run()
+        records = [bench.record]
+    table = table_of(records, options.first)
+    Path(f"{options.out}.md").write_text(table, encoding="utf-8")
+    print(table)
+
+
+if __name__ == "__main__":
+    run_script(main)
