@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mdgraph.engine.calculation import as_evaluator
 from mdgraph.engine.integrators import Integrator
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 STEPS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Steps of the small potential to one of the large."""
+
+INNER_STEPS_ALONE: Final = "inner_steps belongs to a small potential; name it by inner_potential."
 
 
 def longest_outer_step(mass: float) -> float:
@@ -42,10 +45,35 @@ def _by_mass(mass: float, of_hydrogen: float, of_three: float) -> float:
     return of_three if mass < 4.0 else of_hydrogen * mass**0.5
 
 
-def check_inner_steps(steps: int) -> None:
-    """Raises InputError for a number of inner steps that graphs cannot hold."""
+def checked_inner_steps(
+    steps: int | None, potential: object, timestep: float, masses: NDArray[np.float64]
+) -> int:
+    """Steps of the small potential to one of the large; 1 without a small potential.
+
+    Args:
+        steps: as given; None takes those of `default_steps`.
+        potential: the small potential, or None.
+        timestep: of the small potential, fs.
+        masses: of all atoms, amu; 0 of fixed ones.
+
+    Raises:
+        InputError: steps without a potential, or a number that graphs cannot hold.
+    """
+    if potential is None:
+        if steps is not None:
+            raise InputError(INNER_STEPS_ALONE)
+        return 1
+    if steps is None:
+        steps = default_steps(timestep, lightest_hydrogen(masses))
     if steps not in STEPS:
         raise InputError(f"inner_steps is {steps}; choose among {name_some(STEPS)}.")
+    return steps
+
+
+def lightest_hydrogen(masses: NDArray[np.float64]) -> float:
+    """The least of masses above 0 and below 4 amu; that of hydrogen where there is none."""
+    light = masses[(masses > 0.0) & (masses < 4.0)]
+    return float(light.min()) if len(light) else 1.008
 
 
 def check_inner_species(small: Evaluator, numbers: list[int]) -> None:
@@ -134,7 +162,7 @@ def checked_multiple(number: float, least: int, name: str, together: int) -> int
 def two_potentials(
     systems: Sequence[System],
     potentials: tuple[Any, Any],
-    steps: int,
+    steps: int | None,
     integrator: Integrator,
     precision: Precision,
     device: torch.device,
@@ -145,7 +173,7 @@ def two_potentials(
     Args:
         systems: that will run.
         potentials: the large one and the small one: paths, names, Potentials or Evaluators.
-        steps: of the small potential to one of the large.
+        steps: of the small potential to one of the large; see `checked_inner_steps`.
         integrator: with the time step of the small potential.
         precision: of both.
         device: of both.
@@ -155,12 +183,14 @@ def two_potentials(
         InputError: other numbers of steps, an integrator without a time step, or elements that
             the small potential lacks.
     """
-    check_inner_steps(steps)
     if "timestep" not in integrator.parameters:
         raise InputError(
             f"{integrator.name} has no time step that two potentials could share; leave "
             "inner_potential out."
         )
+    timestep = max(integrator.parameters["timestep"].start)
+    masses = np.concatenate([system.masses for system in systems])
+    number = checked_inner_steps(steps, potentials[1], timestep, masses)
     large, small = (
         potential
         if isinstance(potential, Evaluator)
@@ -169,8 +199,8 @@ def two_potentials(
     )
     for system in systems:
         check_inner_species(small, system.numbers.tolist())
-    _warn_of_resonance(systems, steps * max(integrator.parameters["timestep"].start))
-    return MultipleTimeStepEvaluator(large, small, steps, virials=integrator.cell_varies)
+    _warn_of_resonance(systems, number * timestep)
+    return MultipleTimeStepEvaluator(large, small, number, virials=integrator.cell_varies)
 
 
 def _warn_of_resonance(systems: Sequence[System], outer: float) -> None:

@@ -27,6 +27,7 @@ from mdgraph.engine.dynamics import StepDynamics
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.multiple_time_steps import (
+    INNER_STEPS_ALONE,
     checked_multiple,
     steps_together,
     two_potentials,
@@ -180,7 +181,7 @@ class Simulation(StepDynamics):
         remove_momentum: int = 0,
         observe: Sequence[OnlineObservable] = (),
         inner_potential: str | Path | Potential | Evaluator | None = None,
-        inner_steps: int = 4,
+        inner_steps: int | None = None,
         domains: int | str | Sequence[int] | None = None,
     ) -> None:
         """Prepares everything and evaluates the start. Reads the device.
@@ -221,7 +222,8 @@ class Simulation(StepDynamics):
                 every `inner_steps`-th one (reversible RESPA, see MultipleTimeStepEvaluator). The
                 integrator's time step is that of the small one, and all intervals and numbers of
                 steps are multiples of `inner_steps`.
-            inner_steps: 2, 3, 4, 6, 8, 12, 16, 24 or 32; of no effect without `inner_potential`.
+            inner_steps: 2, 3, 4, 6, 8, 12, 16, 24 or 32; None takes the most whose outer step is
+                at most 2 fs, or 3 fs with hydrogens of 3 amu.
             domains: divide one system among so many domains, or among a grid of them along the
                 cell vectors, such as (2, 1, 1). Under torchrun each rank has one, on its own GPU,
                 and moves its atoms; the others do not come back from here, but serve rank 0 and
@@ -246,6 +248,8 @@ class Simulation(StepDynamics):
             systems = [system.replace(charge=charge) for system in systems]
         if inner_potential is not None or domains is not None:
             _check_weights(potential)
+        if inner_potential is None and inner_steps is not None:
+            raise InputError(INNER_STEPS_ALONE)
         if inner_potential is not None:
             potential = two_potentials(
                 systems,

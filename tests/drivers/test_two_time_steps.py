@@ -67,6 +67,11 @@ class TestASE:
         np.testing.assert_allclose(atoms.get_forces(), large_forces(atoms.positions), atol=1e-12)
         assert atoms.get_potential_energy() == pytest.approx(float(want.state.energy[0]))
 
+    def test_the_number_is_chosen_by_the_time_step(self) -> None:
+        atoms = atoms_of(moving())
+        dynamics = VelocityVerlet(atoms, 0.25 * units.fs, inner_potential=SMALL)
+        assert dynamics.simulation.together == 8
+
     def test_changes_between_runs_are_taken(self) -> None:
         """An observer that writes what it reads changes nothing."""
         runs = []
@@ -102,6 +107,7 @@ class TestASE:
             ),
             ({}, lambda one: list(one.irun(8)), "stop at each"),
             ({"inner_steps": 5}, lambda one: None, "inner_steps is 5; choose among"),
+            ({"inner_potential": None}, lambda one: None, "inner_steps belongs to a small"),
             ({"inner_potential": "copper-pbe"}, lambda one: one.run(8), "does not know Ar"),
         ],
     )
@@ -152,6 +158,9 @@ class TestOpenMM:
         np.testing.assert_allclose(forces, large_forces(found), atol=1e-9)
         assert [one.getStepCount() for one in states] == [8, 16, 24]
 
+    def test_the_number_is_chosen_by_the_time_step(self) -> None:
+        assert simulation(inner_steps=None).engine.together == 2  # the fewest: 4 fs are beyond 2
+
     def test_a_checkpoint_has_the_same_bits(self) -> None:
         whole, parts = simulation(), simulation()
         whole.step(24)
@@ -179,6 +188,7 @@ class TestOpenMM:
         [
             ({}, lambda one: one.step(6), r"The run is 6 steps, .* multiple of 4"),
             ({"inner_steps": 5}, lambda one: None, "inner_steps is 5; choose among"),
+            ({"inner_potential": None}, lambda one: None, "inner_steps belongs to a small"),
             ({"inner_potential": "copper-pbe"}, lambda one: None, "does not know Ar"),
             (
                 {},

@@ -28,7 +28,7 @@ from mdgraph.engine import (
     StochasticVelocityRescaling,
     VelocityVerlet,
 )
-from mdgraph.engine.multiple_time_steps import STEPS
+from mdgraph.engine.multiple_time_steps import STEPS, checked_inner_steps
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.engine.step_graphs import StepGraphs
 from mdgraph.errors import InputError
@@ -300,6 +300,7 @@ def test_replicas_stay_alike_those_alone() -> None:
     [
         ({"inner_steps": 5}, "inner_steps is 5; choose among 2, 3, 4, 6, 8"),
         ({"inner_steps": 1}, "choose among"),
+        ({"small": None}, "inner_steps belongs to a small potential; name it by inner_potential"),
         ({"integrator": FIRE()}, "has no time step"),
         ({"small": "copper-pbe"}, "The inner potential: "),
         ({"chunk": 6}, "The chunk is 6 steps, .* give a multiple of 4"),
@@ -311,6 +312,22 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str) -> No
     options = {"integrator": VelocityVerlet(2.0)} | options
     with pytest.raises(InputError, match=sentence):
         run_of(options.pop("integrator"), options.pop("inner_steps", 4), **options)
+
+
+@pytest.mark.parametrize(
+    ("timestep", "masses", "steps"),
+    [
+        (0.5, [1.008, 16.0], 4),
+        (1.0, [1.008, 16.0], 2),
+        (0.5, [0.0, 3.024, 14.0], 6),
+        (0.75, [28.0, 28.0], 2),
+    ],
+)
+def test_without_a_number_the_outer_step_is_2_fs_or_3_with_heavy_hydrogens(
+    timestep: float, masses: list[float], steps: int
+) -> None:
+    assert checked_inner_steps(None, SMALL, timestep, np.array(masses)) == steps
+    assert checked_inner_steps(None, None, timestep, np.array(masses)) == 1
 
 
 def test_a_run_is_of_whole_outer_steps() -> None:

@@ -26,7 +26,7 @@ from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.engine import Integrator, Simulation
 from mdgraph.engine.calculation import host_array
 from mdgraph.engine.checks import check_lengths
-from mdgraph.engine.multiple_time_steps import check_inner_steps, checked_multiple
+from mdgraph.engine.multiple_time_steps import checked_inner_steps, checked_multiple
 from mdgraph.errors import InputError, SimulationError
 from mdgraph.io.structures import from_ase
 from mdgraph.system import System
@@ -385,7 +385,7 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
         *,
         potential: Any = None,
         inner_potential: Any = None,
-        inner_steps: int = 4,
+        inner_steps: int | None = None,
         seed: int = 0,
         fixcm: bool = False,
         **options: Any,
@@ -403,7 +403,8 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
                 without a calculator.
             inner_potential: small potential that drives the steps between, with `timestep`; see
                 `mdgraph.engine.Simulation`.
-            inner_steps: 2, 3, 4, 6, 8, 12, 16, 24 or 32; of no effect without `inner_potential`.
+            inner_steps: 2, 3, 4, 6, 8, 12, 16, 24 or 32; None takes the most whose outer step is
+                at most 2 fs, or 3 fs with hydrogens of 3 amu.
             seed: key of the random numbers.
             fixcm: whether the centre of mass does not move, as with FixCom; has no effect
                 where atoms are fixed.
@@ -419,10 +420,9 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
                 "give the atoms themselves."
             )
         check_outputs(trajectory=trajectory, logfile=logfile)
-        self._together = 1
-        if inner_potential is not None:
-            check_inner_steps(inner_steps)
-            self._together = inner_steps
+        self._together = checked_inner_steps(
+            inner_steps, inner_potential, timestep / units.fs, atoms.get_masses()
+        )
         if isinstance(inner_potential, str | Path):
             inner_potential = load(inner_potential)
         loginterval = self._together if loginterval is None else loginterval

@@ -21,7 +21,7 @@ from mdgraph.engine.calculation import (
 )
 from mdgraph.engine.multiple_time_steps import (
     check_inner_species,
-    check_inner_steps,
+    checked_inner_steps,
     checked_multiple,
 )
 from mdgraph.errors import FileError, InputError, name_some
@@ -259,7 +259,7 @@ class Simulation(app.Simulation):
         check: bool = True,
         state: str | None = None,
         inner_potential: str | Path | Potential | Evaluator | None = None,
-        inner_steps: int = 4,
+        inner_steps: int | None = None,
     ) -> None:
         """Loads the potential and checks everything that needs no positions.
 
@@ -289,7 +289,8 @@ class Simulation(app.Simulation):
                 `inner_steps`-th one, at which `potential` acts; see
                 `mdgraph.engine.Simulation`. Numbers of steps, and intervals of reporters, are
                 multiples of `inner_steps`. Energies and forces are those of `potential`.
-            inner_steps: 2, 3, 4, 6, 8, 12, 16, 24 or 32; of no effect without `inner_potential`.
+            inner_steps: 2, 3, 4, 6, 8, 12, 16, 24 or 32; None takes the most whose outer step is
+                at most 2 fs, or 3 fs with hydrogens of 3 amu.
 
         Raises:
             FileError: the potential cannot be read.
@@ -311,14 +312,14 @@ class Simulation(app.Simulation):
         if charge is None and evaluate.uses_charge:
             logger.info("No charge is given; the total charge is taken as 0.")
         inner = None
+        together = checked_inner_steps(
+            inner_steps, inner_potential, dynamics.timestep, particles.masses
+        )
         if inner_potential is not None:
-            check_inner_steps(inner_steps)
             inner = as_evaluator(inner_potential, precision, device_named(device), evaluator)
             check_inner_species(inner, particles.numbers.tolist())
             check_coulomb_range(inner.cutoffs, periodic, advice)
-        options = Options(
-            device, precision.name, charge, seed, skin, graph, check, inner, inner_steps
-        )
+        options = Options(device, precision.name, charge, seed, skin, graph, check, inner, together)
         sync = ContextSync(EngineFactory(particles, dynamics, evaluate, options))
         force = EngineForce()
         _add_forces(particles.system, force, particles.bonds.tolist(), periodic)
