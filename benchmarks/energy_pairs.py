@@ -161,6 +161,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=1, help="ps that are left out")
     options = parser.parse_args()
     check(parser, options)
+    if options.ps < options.first + 2:
+        parser.error("two halves of a picosecond or more need --ps of --first and 2")
     return options
 
 

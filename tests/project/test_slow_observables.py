@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mdgraph.errors import SimulationError
 from mdgraph.io.structures import read_system
 
 pytestmark = pytest.mark.usefixtures("checked_once")
@@ -189,6 +190,52 @@ def test_rows_are_made_once_and_joined(
     assert both == (tmp_path / "both.md").read_text() + "\n"
     with pytest.raises(Exception, match="give another --out"):
         printed(*options, "--ps", 0.03)
+
+
+def test_replicas_that_run_away_are_left_out(
+    printed: Callable[..., str],
+    module: ModuleType,
+    tiny_potential: Path,
+    water_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a change of energy of one and by an error of another; the others go on as they were."""
+    options = [
+        *("slow_observables", tiny_potential, "unused", "--structure", water_file),
+        *("--against", tiny_potential, "--replicas", 5, "--steps", 0.5, "--ps", 0.02),
+        *("--every-fs", 0.5, "--equilibrate-ps", 0.002, "--lags", 0.001, 0.004),
+        *("--device", "cpu", "--out"),
+    ]
+    monkeypatch.setattr(module, "DEADLINE_STEPS", 8)
+    whole = printed(*options, tmp_path / "whole")
+    assert "0 of 0.5 fs ran away." in whole
+    assert "| 0.5, other | 0.5 | 0 |" in whole
+    total, run, calls = module.total_energies, module.Simulation.run, []
+
+    def changed(simulation: Any) -> Any:
+        calls.append(len(simulation.state.cell))
+        return total(simulation) + (np.arange(calls[-1]) == 1) * (len(calls) == 3)
+
+    def failing(self: Any, steps: int) -> Any:
+        if len(calls) == 5 and len(self.state.cell) == 4:
+            atoms = len(self.state.numbers) // 4
+            run(self, 2)  # frames after the last good state are left out
+            raise SimulationError("It ran away.", 2, [3 * atoms])
+        return run(self, steps)
+
+    monkeypatch.setattr(module, "total_energies", changed)
+    monkeypatch.setattr(module.Simulation, "run", failing)
+    text = printed(*options, tmp_path / "some")
+    assert "2 of 0.5 fs ran away.\n0 of 0.5, other fs ran away." in text
+    some, every = (
+        json.loads((tmp_path / f"{name}.json").read_text())["rows"]["0.5"]["0"]
+        for name in ("some", "whole")
+    )
+    assert some["ps"] == every["ps"]
+    for name in ("D", "kelvin"):
+        wanted = [every[name][index] for index in (0, 2, 3)]
+        np.testing.assert_allclose(some[name], wanted, rtol=1e-3)
 
 
 def test_hydrogens_are_moved_along_their_hydrogen_bonds(

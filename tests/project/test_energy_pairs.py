@@ -1,0 +1,78 @@
+"""The script about mean energies of two time steps: pairs, their errors, and what it keeps."""
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from mdgraph.units import BOLTZMANN
+
+pytestmark = pytest.mark.usefixtures("checked_once")
+
+
+@pytest.fixture
+def module() -> ModuleType:
+    return import_module("energy_pairs")
+
+
+def test_what_pairs_share_is_no_error(module: ModuleType) -> None:
+    rng = np.random.default_rng(1)
+    degrees, kelvin, shared = 30.0, 300.0, rng.normal(size=(1, 64))
+    unit = 0.5 * BOLTZMANN * kelvin * degrees
+    rows = {}
+    for text, percent in (("1", 0.0), ("1.25x4", 0.4)):
+        own = unit * (0.01 * percent + shared + 0.005 * rng.normal(size=(9, 64)))
+        rows[text] = [{"atoms": 10, "degrees": degrees, "U": own.tolist()}]
+    lines = module.differences(rows, 1, kelvin)
+    cells = [cell.split() for cell in lines[2].split("|")[1:-1]]
+    assert cells[:3] == [["1.25", "x", "4"], ["5"], ["64"]]
+    for cell, samples in zip(cells[4:], (8, 4, 4), strict=True):
+        error = 200.0 * 0.005 * (2.0 / samples / 64) ** 0.5
+        assert float(cell[2]) == pytest.approx(error, rel=0.4)
+        assert float(cell[0]) == pytest.approx(0.4, abs=2.0 * error)
+        assert len(cell) == 3  # it passes
+    scale = 1e3 * 0.01 * unit / 10  # meV an atom of a percent
+    assert float(cells[3][0]) == pytest.approx(scale * float(cells[4][0]), abs=0.02)
+    alone = float(lines[-1].split()[-2])
+    assert alone == pytest.approx(200.0 * shared.std(ddof=1) * (2.0 / 64) ** 0.5, rel=0.05)
+
+
+def test_rows_begin_at_one_place_and_are_joined(
+    printed: Callable[..., str],
+    module: ModuleType,
+    tiny_potential: Path,
+    water_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = []
+    plain = module.EnergyBench.simulation
+
+    def seen(self, systems, *more):  # type: ignore[no-untyped-def]
+        begun.append(systems)
+        return plain(self, systems, *more)
+
+    monkeypatch.setattr(module.EnergyBench, "simulation", seen)
+    options = [
+        *("energy_pairs", tiny_potential, tiny_potential, "--structure", water_file),
+        *("--replicas", 3, "--steps", 1, "0.5x2", "0.6x2", "--ps", 3, "--every-fs", 100),
+        *("--equilibrate-ps", 0.002, "--device", "cpu", "--out", tmp_path / "table"),
+    ]
+    text = printed(*options)
+    assert len(begun) == 4
+    for rows in begun[2:]:
+        for first, own in zip(begun[1], rows, strict=True):
+            assert np.array_equal(first.velocities, own.velocities)
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert list(rows) == ["1", "0.5x2", "0.6x2"]
+    assert all(np.shape(seeds["0"]["U"]) == (3, 3) for seeds in rows.values())
+    assert "| 0.6 x 2 | 1.2 | 3 |" in text
+    monkeypatch.setattr(module.EnergyBench, "made", None)
+    assert text.endswith(printed(*options))
+    file = tmp_path / "table.json"
+    both = printed(*options, "--join", file, file, "--out", tmp_path / "both")
+    assert "| 0.6 x 2 | 1.2 | 6 |" in both
