@@ -65,6 +65,7 @@ def test_rows_begin_at_one_place_and_are_joined(
     text = printed(*options)
     assert len(begun) == 4
     for rows in begun[2:]:
+        assert begun[1][0].velocities is not None
         for first, own in zip(begun[1], rows, strict=True):
             assert np.array_equal(first.velocities, own.velocities)
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
