@@ -285,6 +285,7 @@ register(
             ),
         ),
         midstep_velocities=True,
+        conserved="energy less the heat of the bath",
     )
 )
 register(

@@ -13,7 +13,7 @@ from mdgraph.errors import InputError, printable
 from mdgraph.gpu import launch
 from mdgraph.neighbors.geometry import complete_cell, inverse
 from mdgraph.state import State
-from mdgraph.units import BOLTZMANN, KINETIC_ENERGY
+from mdgraph.units import ACCELERATION, BOLTZMANN, KINETIC_ENERGY
 
 
 def kinetic_energy(state: State, velocities: Tensor | None = None) -> Tensor:
@@ -30,6 +30,20 @@ def kinetic_energy(state: State, velocities: Tensor | None = None) -> Tensor:
         return sums.kinetic_energy(state, velocities)
     per_atom = state.masses.double() * velocities.double().square().sum(-1)
     return 0.5 * KINETIC_ENERGY * state.sum(per_atom)
+
+
+def energy_of_end(state: State, timestep: Tensor) -> Tensor:
+    """Total energy (S,) float64, eV, at the end of a step whose velocities are of its middle.
+
+    Does not sync.
+
+    Args:
+        state: with forces at the end of the step.
+        timestep: (S,) float64, fs.
+    """
+    half = 0.5 * ACCELERATION * state.of_atoms(timestep)
+    velocities = state.velocities + half * state.inverse_masses[:, None] * state.forces
+    return state.energy + kinetic_energy(state, velocities)
 
 
 def kinetic_tensor(state: State) -> Tensor:

@@ -83,6 +83,10 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
         # The file is older than position offsets.
         for name in OFFSETS if state.dtype != torch.float64 else ():
             tensors[name] = torch.zeros_like(getattr(state, name), device="cpu")
+    if "heat" in simulation.integrator.tensors() and "integrator.heat" not in tensors:
+        # The file is older than the heat of Langevin dynamics, which then counts from here on.
+        heat = simulation.integrator.tensors()["heat"]
+        tensors["integrator.heat"] = torch.zeros_like(heat, device="cpu")
     for name, value in _bias_tensors(simulation).items():
         # Older files do not hold the numbers of springs, which did not change then.
         if name.endswith((".centre", ".stiffness")):

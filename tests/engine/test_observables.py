@@ -404,7 +404,7 @@ def rescaled(*observe: OnlineObservable) -> Simulation:
         (lambda: VelocityAutocorrelation(0), "window is 0 samples"),
         (lambda: VelocityAutocorrelation(10, spacing=3), "no multiple of a spacing of 3"),
         (lambda: wells(molecule(), Averages(["density"])), "needs cells with a volume"),
-        (lambda: toy(LangevinMiddle(1.0, 9.0), observe=[Averages(["conserved_energy"])]), "keep"),
+        (lambda: rescaled(Averages(["conserved_energy"])), "keep"),
         (lambda: wells(molecule(), RadialDistributions()), "three periodic directions"),
         (lambda: wells(argon(1), RadialDistributions()), "as far as the neighbor list, 0 A"),
         (lambda: liquid(argon(2), observe=[RadialDistributions(7.1)]), "neighbor list, 7 A"),

@@ -125,8 +125,9 @@ def test_energies_at_two_temperatures_differ_by_boltzmann_factors(name: str) -> 
         lambda dt: NoseHooverChains(dt, 120.0, 200.0),
         lambda dt: MartynaTobiasKlein(dt, 120.0, 1e-4, tau=200.0, tau_p=1000.0),
         lambda dt: StochasticVelocityRescaling(dt, 120.0, 500.0),
+        lambda dt: LangevinMiddle(dt, 120.0, 0.1),
     ],
-    ids=["nose-hoover", "martyna-tobias-klein", "velocity rescaling"],
+    ids=["nose-hoover", "martyna-tobias-klein", "velocity rescaling", "langevin"],
 )
 def test_conserved_energies_scatter_with_the_square_of_the_time_step(make) -> None:
     scatter = []

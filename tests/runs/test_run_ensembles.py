@@ -127,7 +127,7 @@ def test_frames_and_rows_follow_the_cell(configured: Make, choice: str) -> None:
     ("choice", "keeps"),
     [
         ("nve", True),
-        ("langevin", False),
+        ("langevin", True),
         ("nvt-bussi", True),
         ("nvt-nose-hoover", True),
         ("npt", False),

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mdgraph.arguments import checked, renamed_keywords
 from mdgraph.engine.integrators.base import Evaluate, Integrator
-from mdgraph.engine.kinetics import kinetic_energy
+from mdgraph.engine.kinetics import energy_of_end, kinetic_energy
 from mdgraph.engine.random import THERMOSTAT, TRIES, chi_squared, gaussians
 from mdgraph.engine.schedules import Value
 from mdgraph.state import State
@@ -112,10 +112,7 @@ class StochasticVelocityRescaling(Integrator):
 
     def conserved_energy(self) -> Tensor | None:
         """See Integrator."""
-        state = self._state
-        half = 0.5 * ACCELERATION * state.of_atoms(self.values()["timestep"])
-        velocities = state.velocities + half * state.inverse_masses[:, None] * state.forces
-        return state.energy + kinetic_energy(state, velocities) - self._heat
+        return energy_of_end(self._state, self.values()["timestep"]) - self._heat
 
     def tensors(self) -> dict[str, Tensor]:
         """See Integrator."""

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from mdgraph.arguments import checked
 from mdgraph.engine.integrators.base import BLOCK, Evaluate, Integrator
+from mdgraph.engine.kinetics import energy_of_end
 from mdgraph.engine.random import DYNAMICS, gaussians
 from mdgraph.engine.schedules import Value
 from mdgraph.state import State
-from mdgraph.units import ACCELERATION, BOLTZMANN
+from mdgraph.units import ACCELERATION, BOLTZMANN, KINETIC_ENERGY
 
 
 class LangevinMiddle(Integrator):
@@ -22,8 +23,10 @@ class LangevinMiddle(Integrator):
     x       <- x + dt/2 v
 
     At the end of a step `state.velocities` are those of its middle, where kinetic energy and
-    pressure have their canonical averages; positions are sampled as by BAOAB. No energy is
-    conserved.
+    pressure have their canonical averages; positions are sampled as by BAOAB.
+    K + U - sum of (K' - K'') is conserved as the energy is by VelocityVerlet (the effective
+    energy, DOI 10.1103/PhysRevE.75.056707): K'' and K' are before and after friction and noise,
+    the sum is the heat of the bath, and the first K is that of the end of the step.
 
     =========  ==================
     dt         `timestep`, fs
@@ -33,6 +36,7 @@ class LangevinMiddle(Integrator):
     kT         thermal energy at `temperature`, K
     R          normal numbers of (seed, step, replica, atom)
     a          `decay`, from 0 to 1
+    K, U       kinetic energy and `state.energy`, eV
     =========  ==================
 
     DOI 10.1021/acs.jpca.9b02771.
@@ -49,6 +53,7 @@ class LangevinMiddle(Integrator):
     def allocate(self, state: State) -> None:
         """See Integrator."""
         super().allocate(state)
+        self._heat = state.positions.new_zeros(len(state.positions), dtype=torch.float64)
         if self.by_kernels:
             self._arrived = torch.zeros((), dtype=torch.int32, device=state.device)
             return
@@ -77,14 +82,26 @@ class LangevinMiddle(Integrator):
         if self.by_kernels:
             from mdgraph.engine.kernels.atoms import langevin_
 
-            langevin_(state, self._schedules, self._arrived)
+            langevin_(state, self._schedules, self._heat, self._arrived)
             evaluate()
             return
         rows, noise = self.rows(self._table, self._noise)
         kick, drift, decay = (state.of_atoms(row) for row in rows)
         state.velocities.addcmul_(kick * state.inverse_masses[:, None], state.forces)
         state.positions.addcmul_(drift, state.velocities)
+        before = state.velocities.double().square().sum(1)
         torch.addcmul(noise, decay, state.velocities, out=state.velocities)
+        gained = state.velocities.double().square().sum(1) - before
+        self._heat.addcmul_(state.masses.double(), gained, value=0.5 * KINETIC_ENERGY)
         state.positions.addcmul_(drift, state.velocities)
         evaluate()
         state.step += 1
+
+    def conserved_energy(self) -> Tensor | None:
+        """See Integrator."""
+        state = self._state
+        return energy_of_end(state, self.values()["timestep"]) - state.sum(self._heat)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See Integrator."""
+        return super().tensors() | {"heat": self._heat}

@@ -33,6 +33,7 @@ _ATOMS: Final = 128
 
 _THERMAL = tl.constexpr(BOLTZMANN * ACCELERATION)
 _STREAM = tl.constexpr(DYNAMICS)
+_KINETIC_ENERGY = tl.constexpr(KINETIC_ENERGY)
 
 
 @kernel
@@ -70,7 +71,9 @@ def _langevin_kernel(
     positions,
     velocities,
     forces,
+    masses,
     inverse_masses,
+    heat,
     system,
     replica,
     number,
@@ -85,7 +88,11 @@ def _langevin_kernel(
     ATOMS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
-    """Kick, half a drift, friction and noise, half a drift, and the count of the step."""
+    """Kick, half a drift, friction and noise, half a drift, and the count of the step.
+
+    The heat of an atom, eV, is what friction and noise add to its kinetic energy, with velocities
+    as they are stored.
+    """
     pdl_wait(USE_PDL)
     atom = tl.program_id(0) * ATOMS + tl.arange(0, ATOMS)
     valid = atom < atoms
@@ -107,6 +114,16 @@ def _langevin_kernel(
     x, y, z = x + half * (vx + nx), y + half * (vy + ny), z + half * (vz + nz)
     store_vectors(positions, atom, valid, x, y, z)
     store_vectors(velocities, atom, valid, nx, ny, nz)
+    dtype = velocities.dtype.element_ty
+    nx, ny, nz = (
+        nx.to(dtype).to(tl.float64),
+        ny.to(dtype).to(tl.float64),
+        nz.to(dtype).to(tl.float64),
+    )
+    gained = (nx * nx + ny * ny + nz * nz) - (vx * vx + vy * vy + vz * vz)
+    mass = tl.load(masses + atom, mask=valid, other=0.0).to(tl.float64)
+    gained *= 0.5 * _KINETIC_ENERGY * mass
+    tl.store(heat + atom, tl.load(heat + atom, mask=valid, other=0.0) + gained, mask=valid)
     store_last(step, now + 1, arrived)
 
 
@@ -134,12 +151,13 @@ def verlet_(state: State, schedules: Mapping[str, Tensor], *, opens: bool) -> No
         )
 
 
-def langevin_(state: State, schedules: Mapping[str, Tensor], arrived: Tensor) -> None:
+def langevin_(state: State, schedules: Mapping[str, Tensor], heat: Tensor, arrived: Tensor) -> None:
     """A LangevinMiddle step without the evaluation; does not sync.
 
     Args:
         state: positions and velocities change, the step is counted.
         schedules: (4, S) float64, `timestep`, `temperature` and `friction`.
+        heat: (N,) float64, eV, to which what the bath gives each atom is added.
         arrived: () int32, see `store_last`.
     """
     atoms = state.grouping.atoms
@@ -148,7 +166,9 @@ def langevin_(state: State, schedules: Mapping[str, Tensor], arrived: Tensor) ->
             state.positions,
             state.velocities,
             state.forces,
+            state.masses,
             state.inverse_masses,
+            heat,
             state.grouping.index,
             state.replica,
             state.atom,
@@ -163,9 +183,6 @@ def langevin_(state: State, schedules: Mapping[str, Tensor], arrived: Tensor) ->
             ATOMS=_ATOMS,
             **launching_ahead(state.device, atoms),
         )
-
-
-_KINETIC_ENERGY = tl.constexpr(KINETIC_ENERGY)
 
 
 @kernel
