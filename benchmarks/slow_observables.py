@@ -521,7 +521,7 @@ def table_of(records: Sequence[Mapping[str, Any]], width: int, least: float) -> 
             [run for record in records for run in record["rows"].get(text, {}).values()],
             text if text.endswith(OTHER) else "",
         )
-        for text in records[0]["rows"]
+        for text in dict.fromkeys(text for record in records for text in record["rows"])
     }
     done = [row for row in rows.values() if row.runs and not row.failed]
     failed = [f"{text} fs fails." for text, row in rows.items() if row.failed]

@@ -6,7 +6,7 @@ state of its own atoms alone, with an integrator of its own, and gets positions 
 them; cell, thermostat and barostat are the same on all ranks, which add up what these need.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass
@@ -194,6 +194,7 @@ class OwnSteps:
         self._integrator.allocate(self.own)
         own = self._integrator.tensors()
         self._names = [name for name, value in own.items() if value.shape[:1] == (rows,)]
+        self._whole: Integrator | None = None
         self._pulls = torch.zeros_like(region.forces) if beginning.pulls else None
         together = steps_together(calculation.evaluator)
         self.graphs = StepGraphs(
@@ -237,6 +238,7 @@ class OwnSteps:
     def _advance_(self, request: StepRequest, whole: Integrator | None) -> None:
         """Takes the steps in stretches that end with the blocks that integrators prepare."""
         self.graphs.settings = request.graphs
+        self._whole = whole
         step, end, block = request.step, request.step + request.count, self._integrator.block
         while step < end:
             count = min(end - step, block - step % block)
@@ -404,9 +406,18 @@ class OwnSteps:
             if interval := self._beginning.remove_momentum:
                 remove_momentum_(self.own, self.own.step % interval == 0)
             if self._beginning.looks:
-                self._collect_()
+                self._collect_(self._of_whole(self._names))
             if self._online is not None:
+                # Observables read the integrator of the whole system.
+                own = self._integrator.tensors()
+                for name, value in self._of_whole(own.keys() - set(self._names)).items():
+                    value.copy_(own[name])
                 self._online.record_(number)
+
+    def _of_whole(self, names: Collection[str]) -> dict[str, Tensor]:
+        """Buffers of the integrator of the whole system; on other ranks than 0 of their own."""
+        tensors = (self._integrator if self._whole is None else self._whole).tensors()
+        return {name: tensors[name] for name in names}
 
     def _inner_step_(self, update_: Callable[[], None], number: int | None) -> None:
         """See `StepDynamics._inner_step_`; biases are on rank 0."""
@@ -438,12 +449,11 @@ class OwnSteps:
     def _end_(self, whole: Integrator | None) -> None:
         """Brings all that a stretch has changed to rank 0."""
         lists, own = self._calculation.lists, self._integrator.tensors()
-        given = own if whole is None else whole.tensors()
         references = {f"list {number}": one.reference_positions for number, one in enumerate(lists)}
-        self._collect_({name: given[name] for name in self._names} | references)
+        self._collect_(self._of_whole(self._names) | references)
         if whole is None:
             return
-        whole.restore(given | {name: own[name] for name in own if name not in self._names})
+        whole.restore(own | self._of_whole(self._names))
         for item in lists:
             # From the places of all atoms; those far away were not those of the last build.
             item.rebuild_(item.reference_positions, item.reference_cell)

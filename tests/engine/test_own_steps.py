@@ -107,7 +107,10 @@ def cases(names: Iterable[str]) -> dict[str, dict[str, Any]]:
             "integrator": LangevinMiddle(0.5, 2000.0, 5.0), "chunk": 32, "temperature": 2000.0,
             "skin": 0.0,
         },
-        "bussi": {"integrator": StochasticVelocityRescaling(0.5, 400.0, 50.0), **flow},
+        "bussi": {
+            "integrator": StochasticVelocityRescaling(0.5, 400.0, 50.0), **flow,
+            "observe": [Averages(["conserved_energy"])],
+        },
         "nose-hoover": {"integrator": NoseHooverChains(0.5, 400.0), **flow},
         "rescaled cell": {"integrator": cell, **flow},
         "klein": {"integrator": MartynaTobiasKlein(0.5, 400.0, 1e-3), **flow},

@@ -185,7 +185,11 @@ def test_rows_are_made_once_and_joined(
     assert "| 0.25 x 2 | 0.5 |" in text
     monkeypatch.setattr(module.Bench, "made", None)
     assert text.endswith(printed(*options))
-    file = tmp_path / "table.json"
+    file, other = tmp_path / "table.json", tmp_path / "other.json"
+    record = json.loads(file.read_text())
+    record["rows"] = {"0.75": record["rows"]["0.5"]}
+    other.write_text(json.dumps(record))
+    assert "| 0.75 | 0.75 |" in printed(*options, "--join", file, other, "--out", tmp_path / "more")
     both = printed(*options, "--join", file, file, "--out", tmp_path / "both")
     assert both == (tmp_path / "both.md").read_text() + "\n"
     with pytest.raises(Exception, match="give another --out"):
