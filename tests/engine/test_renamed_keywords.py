@@ -10,6 +10,7 @@ from ensembles import assert_same, toy
 from mdgraph.engine import (
     FIRE,
     Integrator,
+    LangevinMiddle,
     MartynaTobiasKlein,
     NoseHooverChains,
     StochasticCellRescaling,
@@ -77,6 +78,23 @@ def test_a_restart_file_with_old_names_goes_on(tmp_path: Path) -> None:
         tensors[f"integrator.schedule.{old}"] = tensors.pop(f"integrator.schedule.{new}")
     path.write_bytes(serialize(tensors, {"mdgraph.restart": json.dumps(record)}))
     load_restart_(resumed, path)
+    for run in (whole, resumed):
+        run.run(11)
+    assert_same(whole, resumed)
+
+
+def test_a_restart_file_without_the_heat_of_langevin_dynamics_goes_on(tmp_path: Path) -> None:
+    whole, resumed = (toy(LangevinMiddle(2.0, 300.0, 20.0)) for _ in range(2))
+    whole.run(9)
+    path = tmp_path / "restart.safetensors"
+    save_restart(whole, path)
+    heat = whole.integrator.tensors()["heat"]
+    assert heat.abs().min() > 0.0
+    tensors, metadata = read_tensors(path, "a restart file")
+    del tensors["integrator.heat"]
+    path.write_bytes(serialize(tensors, metadata))
+    load_restart_(resumed, path)
+    heat.zero_()
     for run in (whole, resumed):
         run.run(11)
     assert_same(whole, resumed)
