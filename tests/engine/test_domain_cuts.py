@@ -18,6 +18,8 @@ pytest.importorskip("triton", reason="its interpreter runs the kernels on a CPU"
 from mdgraph.decomposition.cutting_kernels import KernelCutter
 
 ROOT = Path(__file__).resolve().parents[2]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+INTERPRETED = pytest.mark.skipif(DEVICE == "cuda", reason="kernels run on the GPU, in other cases")
 
 
 def water() -> System:
@@ -92,8 +94,8 @@ def assert_same(by_torch: Division, by_kernels: Division) -> None:
 @pytest.mark.parametrize(
     ("case", "device"),
     [
-        ("water", "cpu"),
-        ("two images of a neighbor", "cpu"),
+        pytest.param("water", "cpu", marks=INTERPRETED),
+        pytest.param("two images of a neighbor", "cpu", marks=INTERPRETED),
         *(pytest.param(case, "cuda", marks=pytest.mark.gpu) for case in CASES),
     ],
 )
@@ -129,7 +131,7 @@ def test_kernels_cut_as_torch_does(case: str, device: str, monkeypatch: pytest.M
 
 def test_a_domain_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Atoms that flow to one side leave no room, for either cutter."""
-    state, lists, made = divisions(water(), (2, 1, 1), "cpu", monkeypatch)
+    state, lists, made = divisions(water(), (2, 1, 1), DEVICE, monkeypatch)
     state.positions[:, 0] *= 0.3
     for listed in lists:
         listed.rebuild_(state.positions, state.cell)
