@@ -56,15 +56,19 @@ def end(run):
 RANKS = (
     RUN
     + """
-import json, logging, pickle, sys
+import json, logging, os, pickle, random, sys, time
+from torch import distributed
 from mdgraph.decomposition import evaluator as evaluators
 from mdgraph.decomposition import own_atoms
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.io.structures import read_system
 out, domains, room, device = sys.argv[1:]
 own_atoms._MORE, evaluators.MARGIN = {
-    "ample": (0.05, 6.0), "tight": (0.0, 0.05), "narrow": (0.05, 0.05)
+    "ample": (0.05, 6.0), "tight": (0.0, 0.05), "narrow": (0.05, 0.05), "late": (0.05, 6.0)
 }[room]
+if room == "late":
+    delay, send = random.Random(int(os.environ["RANK"])), distributed.batch_isend_irecv
+    distributed.batch_isend_irecv = lambda them: time.sleep(0.004 * delay.random()) or send(them)
 lines, found = [], {}
 log = logging.getLogger("mdgraph.engine.run_loop")
 log.setLevel(logging.INFO)
@@ -189,8 +193,8 @@ def assert_near(first: dict[str, Any], second: dict[str, Any], error: float) -> 
 def test_ranks_that_step_their_own_atoms_go_the_way_of_one(
     processes: Any, tmp_path: Path, names: tuple[str, ...], domains: str
 ) -> None:
-    """To the same bits where atoms leave the margin or outgrow their room, or a file goes on."""
-    rooms = ["tight", "narrow"] if "hot" in names else ["tight"]
+    """To the same bits with late messages, too little room, too narrow a margin, or from a file."""
+    rooms = ["tight", "narrow", "late"] if "hot" in names else ["tight"]
     found = ends(processes, tmp_path, names, domains, "cpu", "ample", *rooms)
     ample = found["ample"]
     for name in names:
@@ -201,7 +205,8 @@ def test_ranks_that_step_their_own_atoms_go_the_way_of_one(
         assert ample[name]["through"] == ample[name]["again"], name
     assert not ample["lines"]
     for room in rooms:
-        assert any("outgrew buffers" in line for line in found[room]["lines"])
+        outgrew = any("outgrew buffers" in line for line in found[room]["lines"])
+        assert outgrew == (room != "late")
 
 
 @pytest.mark.gpu(2)
