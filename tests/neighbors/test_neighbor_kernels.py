@@ -654,8 +654,8 @@ def assert_whole(both: Both) -> None:
         torch.cat(item.pairs(state.positions, state.cell).vectors, 1)[:, :width].detach().cpu()
         for item, state in ((both.list, both.state), (oracle, both.host))
     )
-    # A GPU rounds products and sums of a vector once, a CPU each.
-    torch.testing.assert_close(mine[used], its[used], rtol=0.0, atol=1e-14)
+    # A GPU rounds products and sums of places, up to hundreds of A, in another order than a CPU.
+    torch.testing.assert_close(mine[used], its[used], rtol=0.0, atol=1e-12)
 
 
 def assert_limited(both: Both, grid: BrickGrid, number: int, planes: torch.Tensor) -> int:
