@@ -72,7 +72,7 @@ def save(potential: PotentialModule, path: str | Path, *, overwrite: bool = Fals
     tensors = {name: _smallest(value) for name, value in potential.state_dict().items()}
     metadata = {_KEY: potential.config.model_dump_json()}
     content = serialize(tensors, metadata)
-    write_atomically(path, lambda temporary: temporary.write_bytes(content), new=not overwrite)
+    write_atomically(path, content, new=not overwrite)
 
 
 def _smallest(value: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def save_domain(domain: Domain, folder: Path, *, overwrite: bool = False) -> Non
     content = serialize(tensors, {_DOMAIN_KEY: _FORMAT, _WEIGHTS: file_sha256(folder / FILE_NAME)})
     target = folder / DOMAIN_FILE
     refuse_existing(target, overwrite=overwrite)
-    write_atomically(target, lambda path: path.write_bytes(content), new=not overwrite)
+    write_atomically(target, content, new=not overwrite)
 
 
 @checked

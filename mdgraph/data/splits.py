@@ -436,9 +436,7 @@ def write_split(split: Split, path: str | Path, *, overwrite: bool = False) -> N
         value = getattr(split, field.name)
         record[field.name] = value.tolist() if isinstance(value, np.ndarray) else value
     text = json.dumps(record) + "\n"
-    write_atomically(
-        path, lambda temporary: temporary.write_text(text, encoding="utf-8"), new=not overwrite
-    )
+    write_atomically(path, text, new=not overwrite)
 
 
 @checked

@@ -309,7 +309,7 @@ def _write_set(
         "near_copies": labelling.copies,
     }
     text = json.dumps(record, indent=1) + "\n"
-    write_atomically(folder / SAMPLED, lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomically(folder / SAMPLED, text)
     with open_dataset(folder / SET) as whole:
         split = Split(
             train=np.array(sorted(train), dtype=np.int64),
@@ -370,8 +370,8 @@ def _finish(
             with disk_failures(out, "write"):
                 write_atomically(out / name, partial(_copy, source))
     text = json.dumps(metrics, indent=1) + "\n"
-    write_atomically(out / "metrics.json", lambda path: path.write_text(text, encoding="utf-8"))
-    write_atomically(out / "card.md", lambda path: path.write_text(card, encoding="utf-8"))
+    write_atomically(out / "metrics.json", text)
+    write_atomically(out / "card.md", card)
     return metrics
 
 

@@ -47,7 +47,7 @@ def save_restart(simulation: Simulation, path: str | Path) -> None:
         **_settings(simulation),
     }
     content = serialize(tensors, {_RECORD: json.dumps(record)})
-    write_atomically(path, lambda file: file.write_bytes(content))
+    write_atomically(path, content)
 
 
 def load_restart_(simulation: Simulation, path: str | Path) -> None:

@@ -336,21 +336,28 @@ def replacing(path: str | Path, *, new: bool = False) -> Iterator[tuple[Path, Ca
             os.close(descriptor)
 
 
-def write_atomically(
-    path: str | Path, write: Callable[[Path], object], *, new: bool = False
-) -> None:
+Content = str | bytes | memoryview | Callable[[Path], object]
+"""A text, which is written as UTF-8; bytes; or a function that writes to a path."""
+
+
+def write_atomically(path: str | Path, content: Content, *, new: bool = False) -> None:
     """Writes a file completely or not at all.
 
     Args:
         path: the file to write; a symbolic link keeps pointing to it.
-        write: function that writes the content to the path of the temporary file.
+        content: of the file; a function gets the path of the temporary file.
         new: whether an existing file is an error.
 
     Raises:
         FileError: see `replacing`.
     """
     with replacing(path, new=new) as (temporary, finish):
-        write(temporary)
+        if isinstance(content, str):
+            temporary.write_text(content, encoding="utf-8")
+        elif isinstance(content, bytes | memoryview):
+            temporary.write_bytes(content)
+        else:
+            content(temporary)
         finish()
 
 

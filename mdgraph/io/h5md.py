@@ -165,7 +165,7 @@ class H5MDWriter(TrajectoryWriter):
     def create(cls, path: Path, system: System, contents: FrameContents = WHOLE) -> Self:
         """Creates a file without frames, which will hold some vectors of each atom."""
         refuse_existing(path)
-        write_atomically(path, lambda temporary: temporary.write_bytes(_image(system, contents)))
+        write_atomically(path, _image(system, contents))
         return cls(path, system, contents=contents)
 
     @classmethod

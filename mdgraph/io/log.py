@@ -101,7 +101,7 @@ class LogWriter(TableWriter):
         refuse_existing(path)
         lines = [",".join(columns), *([unit_row(columns)] if units else [])]
         header = "".join(f"{line}\n" for line in lines).encode()
-        write_atomically(path, lambda temporary: temporary.write_bytes(header))
+        write_atomically(path, header)
         return cls(AppendedFile(path, len(header)), columns, last_step=None)
 
     @classmethod

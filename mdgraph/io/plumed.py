@@ -228,7 +228,7 @@ class PlumedWriter(TableWriter):
                 f"{_CONSTANT} {name} {value if isinstance(value, str) else f'{value:.15g}'}"
             )
         header = "".join(f"{line}\n" for line in lines).encode()
-        write_atomically(path, lambda temporary: temporary.write_bytes(header))
+        write_atomically(path, header)
         return cls(AppendedFile(path, len(header)), fields, digits)
 
     @classmethod

@@ -837,7 +837,7 @@ def domain(
         with disk_failures(metrics, "read"):
             values = json.loads(metrics.read_text(encoding="utf-8"))
         text = json.dumps(values | {"uncertainty": fits}, indent=1) + "\n"
-        write_atomically(metrics, lambda path: path.write_text(text, encoding="utf-8"))
+        write_atomically(metrics, text)
     for line in [*new_domain.lines(), *(agreement_text(name, fit) for name, fit in fits.items())]:
         typer.echo(printable(line))
 

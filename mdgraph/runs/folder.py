@@ -164,7 +164,7 @@ class RunDirectory:
     def write_record(self, record: dict[str, dict[str, Any]]) -> None:
         """Writes run.json atomically; raises FileError if the disk refuses."""
         text = json.dumps({"format": FORMAT, **record}, indent=2) + "\n"
-        write_atomically(self.record, lambda path: path.write_text(text, encoding="utf-8"))
+        write_atomically(self.record, text)
 
     def read_record(self) -> dict[str, dict[str, Any]]:
         """Reads run.json.

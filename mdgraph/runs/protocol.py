@@ -346,7 +346,7 @@ def run_protocol(stages: Sequence[Stage], out: Path) -> RunOutcome | None:
         plain = [_plain(stage) for stage in stages]
         text = json.dumps({"stages": plain}, indent=2) + "\n"
         remove_abandoned(out)
-        write_atomically(record, lambda path: path.write_text(text, encoding="utf-8"))
+        write_atomically(record, text)
         before: Stage | None = None
         for number, stage in enumerate(stages, 1):
             folder = _folder(stage)

@@ -81,7 +81,7 @@ def train_each(
             metrics.append(json.loads(path.read_text(encoding="utf-8")))
     summary = {"seeds": list(seeds), **mean_metrics(metrics)}
     text = json.dumps(summary, indent=1) + "\n"
-    write_atomically(folder / SUMMARY_FILE, lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomically(folder / SUMMARY_FILE, text)
     return summary
 
 
@@ -423,7 +423,7 @@ def distil(
         with disk_failures(folder, "write"):
             folder.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True), sort_keys=False)
-        write_atomically(written, lambda path: path.write_text(text, encoding="utf-8"))
+        write_atomically(written, text)
     try:
         with RunDirectory(folder).locked(), _told_how_to_go_on(written):
             metrics = run(settings, _train)
@@ -528,7 +528,7 @@ def _make_folder(folder: Path, config: "TrainConfig") -> set[str]:
             raise InputError(f"{written} has other settings; change it, or give another --out.")
         return there
     text = yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True), sort_keys=False)
-    write_atomically(written, lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomically(written, text)
     return there
 
 

@@ -179,7 +179,7 @@ def validate(
 
 
 def _write(target: Path, text: str, *, new: bool) -> None:
-    write_atomically(target, lambda path: path.write_text(text, encoding="utf-8"), new=new)
+    write_atomically(target, text, new=new)
 
 
 def read_frames(path: Path, options: dict[str, Any]) -> "list[LabelledFrame]":

@@ -132,7 +132,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     about = {"format": FORMAT, **_PROGRESS.dump_python(checkpoint.progress, by_alias=True)}
     metadata = {_KEY: json.dumps(about), _NETWORK: checkpoint.network.model_dump_json()}
     content = serialize(checkpoint.tensors, metadata)
-    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    write_atomically(path, content)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

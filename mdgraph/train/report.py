@@ -211,9 +211,9 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
     save(whole, folder / FILE_NAME, overwrite=True)
     save_domain(domain, folder, overwrite=True)
     text = json.dumps(metrics, indent=1) + "\n"
-    write_atomically(folder / "metrics.json", lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomically(folder / "metrics.json", text)
     card = _card(prepared, whole, metrics, domain)
-    write_atomically(folder / "card.md", lambda path: path.write_text(card, encoding="utf-8"))
+    write_atomically(folder / "card.md", card)
     network = architecture_named(potential.config.architecture).title
     elements = ", ".join(SYMBOLS[number] for number in potential.config.species[:_NAMED])
     others = len(potential.config.species) - _NAMED

@@ -284,4 +284,4 @@ def export_torchforce(
         # Into memory first: torch hides the errors of the disk.
         content = io.BytesIO()
         torch.jit.save(module, content, _extra_files={"mdgraph.json": json.dumps(record)})
-    write_atomically(path, lambda part: part.write_bytes(content.getvalue()), new=not overwrite)
+    write_atomically(path, content.getvalue(), new=not overwrite)

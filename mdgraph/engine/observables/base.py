@@ -91,9 +91,7 @@ class ObservableResult:
             raise InputError(f"Results go into .txt, .csv or .json files, not '{path}'.")
         refuse_existing(Path(path), overwrite=overwrite)
         content = forms[suffix]()
-        write_atomically(
-            path, lambda place: place.write_text(content, encoding="utf-8"), new=not overwrite
-        )
+        write_atomically(path, content, new=not overwrite)
 
 
 def _plain(value: float | str, form: str) -> str:

@@ -93,9 +93,7 @@ class ResultsFile:
             self._file.append(content)
         else:
             # At once, so that a file is replaced by results alone, and none is left empty.
-            write_atomically(
-                self._path, lambda path: path.write_bytes(content), new=not self._overwrite
-            )
+            write_atomically(self._path, content, new=not self._overwrite)
             self._file = AppendedFile(self._path, len(content))
         self._frames += len(block) - start
         return len(block) - start
