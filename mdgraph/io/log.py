@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdgraph.errors import FileError, InputError
-from mdgraph.io.decimals import format_decimals
 from mdgraph.io.files import (
     AppendedFile,
     TableWriter,
@@ -23,7 +22,7 @@ from mdgraph.io.files import (
     refuse_existing,
     write_atomically,
 )
-from mdgraph.io.xyz import FrameText
+from mdgraph.io.xyz import FrameText, format_decimals
 from mdgraph.system import System
 from mdgraph.units import SYMBOLS
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mdgraph.errors import FileError, InputError, name_some, printable
-from mdgraph.io.decimals import parse_decimals
 from mdgraph.io.files import (
     AppendedFile,
     TableWriter,
@@ -23,6 +22,7 @@ from mdgraph.io.files import (
     refuse_existing,
     write_atomically,
 )
+from mdgraph.io.xyz import parse_decimals
 
 _NAMES: Final = "#! FIELDS"
 _CONSTANT: Final = "#! SET"

@@ -6,7 +6,7 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from mdgraph.io.decimals import format_decimals, parse_decimals
+from mdgraph.io.xyz import format_decimals, parse_decimals
 
 
 def bits(values: object) -> list[int]:
