@@ -16,12 +16,14 @@ from mdgraph.errors import (
     InputError,
     MDGraphError,
     errors_logged_alone,
+    name_some,
     printable,
 )
 from mdgraph.io.files import check_folder, disk_failures, refuse_existing, write_atomically
 from mdgraph.runs.data_commands import import_frames, with_import_options
 from mdgraph.runs.options import Overwrite, potential_argument
 from mdgraph.signals import import_torch
+from mdgraph.units import SYMBOLS
 
 if TYPE_CHECKING:
     from mdgraph.data import LabelledFrame
@@ -102,7 +104,6 @@ def validate(
     # Imported here, so that the command line starts fast.
     import_torch()
     from mdgraph.devices import device_named, hardware_name
-    from mdgraph.models import check_coulomb_range
     from mdgraph.runs.config import Configuration
     from mdgraph.runs.potential import read_potential
     from mdgraph.train.recipes import temperatures_in
@@ -128,8 +129,7 @@ def validate(
     if temperature is None:
         names = [*dict.fromkeys(frame.group for frame in frames), "" if data is None else data.name]
         temperature = float(max(temperatures_in(names), default=AMBIENT))
-    periodic = any(frame.pbc.any() for frame in frames)
-    check_coulomb_range(source.potential.cutoffs, periodic)
+    _check_known(source, frames)
     place = device_named(device)
     checks: list[Check] = []
     # What relaxes is in a check's sentence.
@@ -232,6 +232,28 @@ def read_training(path: Path, split: Path) -> "list[LabelledFrame]":
 
     with open_dataset(path) as dataset:
         return list(dataset.frames(read_split(split, dataset).train))
+
+
+def _check_known(source: "Source", frames: "Sequence[LabelledFrame]") -> None:
+    """Raises InputError for elements, charges or periodic frames that the potential cannot take."""
+    from mdgraph.models import check_coulomb_range
+
+    potential = source.potential
+    unknown = [set(frame.numbers.tolist()) - set(potential.species) for frame in frames]
+    places = [place for place, numbers in enumerate(unknown) if numbers]
+    if places:
+        symbols = name_some([SYMBOLS[number] for number in sorted(set().union(*unknown))])
+        raise InputError(
+            f"The potential does not know {symbols}, which {len(places)} of {len(frames)} frames "
+            f"hold ({name_some(places)}); leave them out, or choose another potential."
+        )
+    places = [place for place, frame in enumerate(frames) if frame.charge]
+    if places and not potential.uses_charge:
+        raise InputError(
+            f"The potential knows no charges, and {len(places)} of {len(frames)} frames have one "
+            f"({name_some(places)}); leave them out, or choose another potential."
+        )
+    check_coulomb_range(potential.cutoffs, any(frame.pbc.any() for frame in frames))
 
 
 def _start(source: "Source") -> "list[LabelledFrame]":

@@ -78,6 +78,26 @@ def test_every_check_has_a_line_and_a_place_on_the_page(
     assert "exists" in again.err
 
 
+def test_frames_that_the_potential_cannot_take_are_named(
+    mdgraph_command: Command, tiny_potential: Path, tmp_path: Path
+) -> None:
+    frames = ase.io.read(written(tmp_path / "frames.extxyz", None), ":")
+    frames[1].info["charge"] = 1
+    ase.io.write(tmp_path / "ion.extxyz", frames, format="extxyz")
+    frames[2].symbols = "SH2"
+    ase.io.write(tmp_path / "sulfur.extxyz", frames, format="extxyz")
+    refused = {
+        "ion.extxyz": "The potential knows no charges, and 1 of 3 frames have one (1); leave them",
+        "sulfur.extxyz": "The potential does not know S, which 1 of 3 frames hold (2); leave them",
+    }
+    for name, sentence in refused.items():
+        out = tmp_path / "out"
+        done = mdgraph_command("validate", tiny_potential, tmp_path / name, "--out", out)
+        assert done.status == 1
+        assert sentence in done.err.replace("\n", " ")
+        assert not out.exists()
+
+
 def test_a_data_set_and_its_source_give_the_same(
     mdgraph_command: Command, tiny_potential: Path, tmp_path: Path
 ) -> None:
