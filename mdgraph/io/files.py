@@ -307,7 +307,8 @@ def replacing(path: str | Path, *, new: bool = False) -> Iterator[tuple[Path, Ca
 
     Raises:
         FileError: the disk refused, or the path is a device or a pipe; an existing file is
-            unchanged and the temporary file is removed.
+            unchanged and the temporary file is removed. An error of what writes the temporary file
+            names `path`.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not (target.is_file() or target.is_dir()):
@@ -331,6 +332,10 @@ def replacing(path: str | Path, *, new: bool = False) -> Iterator[tuple[Path, Ca
 
         try:
             yield temporary, finish
+        except FileError as error:
+            if str(temporary) not in str(error):
+                raise
+            raise type(error)(str(error).replace(str(temporary), str(path))) from error
         finally:
             temporary.unlink(missing_ok=True)
             os.close(descriptor)

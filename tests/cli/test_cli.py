@@ -1,5 +1,6 @@
 """The command line: options, files of options, and what each command prints and writes."""
 
+import errno
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import ase.io
 import numpy as np
 import pytest
 import typer.main
+from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
 import mdgraph
@@ -727,3 +729,22 @@ class TestWhatAKilledProcessLeft:
             finish()
         assert target.read_text() == "first"
         assert [*tmp_path.iterdir()] == [target]
+
+    def test_is_not_named_by_what_writes_it(
+        self, mdgraph_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A full disk is told of with the name of the file that is to be."""
+
+        def full(path: Path) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        frames = [Atoms("H2", [[0, 0, 0], [0, 0, 0.1 * number]]) for number in (7, 8)]
+        for atoms in frames:
+            atoms.calc = SinglePointCalculator(atoms, energy=0.0, forces=np.zeros((2, 3)))
+        ase.io.write(tmp_path / "water.xyz", frames, format="extxyz")
+        monkeypatch.setattr("mdgraph.data.dataset._lay_out", full)
+        out = tmp_path / "train.yaml"
+        done = mdgraph_command("train", "init", tmp_path / "water.xyz", "--out", out)
+        assert done.status == 1
+        assert f"Cannot write {tmp_path / 'water.h5'}: the disk is full" in done.err
+        assert [*tmp_path.iterdir()] == [tmp_path / "water.xyz"]
