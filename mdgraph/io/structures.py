@@ -36,8 +36,7 @@ from mdgraph.io.files import (
     readable_file,
 )
 from mdgraph.io.formats import format_of, read_trajectory
-from mdgraph.io.gro import parse_gro
-from mdgraph.io.pdb import parse_mmcif, parse_pdb
+from mdgraph.io.pdb import parse_gro, parse_mmcif, parse_pdb
 from mdgraph.io.sdf import parse_sdf
 from mdgraph.io.xyz import (
     FrameText,
