@@ -23,6 +23,7 @@ from mdgraph.models import Domain, PotentialModule
 from mdgraph.precision import precision_named
 from mdgraph.system import System
 from mdgraph.units import SYMBOLS
+from mdgraph.validate.crystals import GPA
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 
 Array = NDArray[np.float64]
@@ -50,6 +51,16 @@ square of their share, 0.01 where forces err by a tenth; more is a factor, such 
 SLOPE_FROM: Final = 0.01
 """eV/A, RMS of labels from which they have a slope: those of a free atom, or of a crystal whose
 atoms symmetry holds, are rounding."""
+
+STRESS_LOOK: Final = 0.25, 0.5
+"""Share of the RMS of the labels, and GPa, that the RMSE of stresses exceeds both: a metal of
+100 GPa is half a percent off its volume then. Labels of dynamics may hold the pressure of an ideal
+gas, some 0.4 GPa in water at 300 K."""
+
+STRESS_SLOPE: Final = 0.5, 2.0
+STRESS_WRONG: Final = 1.0
+"""Slope of stresses over their labels beyond which these are of another unit or sign, or nothing
+was learned, and GPa of the RMSE, above what small labels are off by."""
 
 CONSISTENT: Final = 1e-3
 INCONSISTENT: Final = 1e-2
@@ -308,18 +319,30 @@ def _stress_check(
     systems: Sequence[System],
     results: Sequence[EvaluationResult],
 ) -> Check | None:
-    """Errors of the stress, without a verdict of its own; None without labels."""
-    errors = [
-        -result.virial / system.volume - frame.stress
+    """Errors of the stress, and its slope over the labels; None without labels."""
+    pairs = [
+        (frame.stress, -result.virial / system.volume)
         for frame, system, result in zip(frames, systems, results, strict=True)
         if frame.stress is not None and system.volume > 0.0 and np.isfinite(frame.stress).all()
     ]
-    if not errors:
+    if not pairs:
         return None
-    rmse = 1e3 * float(np.sqrt(np.mean(np.array(errors) ** 2)))
-    text = f"RMSE {rmse:.3g} meV/A^3 ({rmse * 0.1602176634:.3g} GPa) over {len(errors)} frames."
-    verdict = Verdict.OK if np.isfinite(rmse) else Verdict.WRONG
-    return Check("stress", verdict, text, {"rmse_meV_per_A3": _rounded(rmse)})
+    labels, predicted = np.swapaxes(np.array(pairs), 0, 1) / GPA
+    rmse = float(np.sqrt(np.mean((predicted - labels) ** 2)))
+    size = float(np.sqrt(np.mean(labels**2)))
+    slope = float((labels * predicted).sum() / max((labels**2).sum(), 1e-30))
+    numbers = {"rmse_meV_per_A3": _rounded(1e3 * rmse * GPA), "slope": _rounded(slope)}
+    text = (
+        f"RMSE {1e3 * rmse * GPA:.3g} meV/A^3 ({rmse:.3g} GPa) over {len(pairs)} frames, "
+        f"{rmse / max(size, 1e-30):.1%} of the labels' {size:.3g} GPa."
+    )
+    share, least = STRESS_LOOK
+    verdict = Verdict.LOOK if rmse > max(share * size, least) else Verdict.OK
+    related = STRESS_SLOPE[0] < slope < STRESS_SLOPE[1]
+    if not np.isfinite(rmse) or (rmse > STRESS_WRONG and not related):
+        verdict = Verdict.WRONG
+        text += f" Stresses are {slope:.3g} of their labels: look at unit and sign of these."
+    return Check("stress", verdict, text, numbers)
 
 
 def consistency_checks(

@@ -147,6 +147,45 @@ def test_the_stress_is_held_against_the_energy() -> None:
         assert checks["stress against energies"].verdict is verdict
 
 
+@pytest.mark.parametrize(
+    ("factor", "noise", "verdict"),
+    [
+        (1.0, 0.0, Verdict.OK),
+        (0.9, 0.0, Verdict.OK),
+        (1.0, 10.0, Verdict.LOOK),
+        (-1.0, 0.0, Verdict.WRONG),
+        (160.2, 0.0, Verdict.WRONG),
+        (0.02, 0.0, Verdict.WRONG),
+    ],
+)
+def test_stresses_of_another_unit_or_sign_are_wrong(
+    factor: float, noise: float, verdict: Verdict
+) -> None:
+    """Argon squeezed to some GPa; noise in GPa."""
+    potential = LennardJones(0.0104, 3.4, 8.0)
+    random = np.random.default_rng(3)
+    cells = [argon(3) for _ in range(6)]
+    scales = np.linspace(0.7, 0.75, len(cells))
+    squeezed = [
+        crystal.replace(positions=scale * crystal.positions, cell=scale * crystal.cell)
+        for crystal, scale in zip(cells, scales, strict=True)
+    ]
+    results = evaluate_with(potential, CPU, "double")(squeezed, "frame")
+    frames = [
+        LabelledFrame(
+            crystal.numbers,
+            crystal.positions,
+            crystal.cell,
+            crystal.pbc,
+            stress=-factor * result.virial / crystal.volume
+            + random.normal(scale=noise / 160.2, size=(3, 3)),
+        )
+        for crystal, result in zip(squeezed, results, strict=True)
+    ]
+    checks = {check.name: check for check in frame_checks(frames, potential, CPU)}
+    assert checks["stress"].verdict is verdict, checks["stress"].sentence
+
+
 def test_frames_are_spaced_evenly() -> None:
     assert evenly_spaced(list(range(11)), 3) == [0, 5, 10]
     assert evenly_spaced([1, 2], 5) == [1, 2]
