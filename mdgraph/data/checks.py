@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from mdgraph.data.dataset import Dataset, compositions, fit_references
-from mdgraph.data.keys import ENERGY, LENGTH, Units
+from mdgraph.data.keys import ENERGY, LENGTH, PRESSURE, Units
 from mdgraph.data.similarity import (
     NEAR,
     Contacts,
@@ -406,6 +406,18 @@ _NET_FORCE: Final = 0.05
 _LARGE_FORCE: Final = 10.0
 """eV/A, root mean square component; molecules and solids at 300 to 1000 K have 0.3 to 2."""
 
+_LARGE_STRESS: Final = 0.6
+"""eV/A^3, root mean square component, which is 96 GPa; crystals strained by some percent have 0.1
+to 20 GPa."""
+
+_FALLING: Final = -0.8
+"""Correlation of stress and volume below which the sign is reversed: cells that are stretched pull,
+and what pushes the more, the larger it is, flies apart."""
+
+_FEWEST_CELLS: Final = 8
+_BREATHING: Final = 0.01
+"""Frames of the same atoms, and the relative spread of their volumes, from which signs are told."""
+
 _FORCE_UNITS: Final = ("kcal/mol/A", "kJ/mol/A", "kJ/mol/nm", "meV/A")
 
 
@@ -423,7 +435,8 @@ def check_dataset(
             size per atom.
     """
     contacts = Contacts.of(dataset)
-    checks = [_labels(dataset), _forces(dataset, contacts), _distances(dataset, contacts)]
+    checks = [_labels(dataset), _forces(dataset, contacts), _stresses(dataset)]
+    checks.append(_distances(dataset, contacts))
     if not contacts.is_in_nm:  # else the further checks are slow and say nothing
         pairs = similar_pairs(dataset)
         energies = energy_outliers(dataset, pairs, contacts)
@@ -498,6 +511,40 @@ def _forces(dataset: Dataset, contacts: Contacts) -> Iterator[Finding]:
                 f"{known[worst]}; compute such frames again with forces on all atoms, or leave "
                 "them out.",
             )
+
+
+def _stresses(dataset: Dataset) -> Iterator[Finding]:
+    """Stresses that look like another unit, or like pressures."""
+    sizes: list[float] = []
+    cells: dict[bytes, list[tuple[float, float]]] = {}
+    for frame in dataset.frames():
+        volume = abs(float(np.linalg.det(frame.cell)))
+        if frame.stress is None or not volume or not np.isfinite(frame.stress).all():
+            continue
+        sizes.append(float(np.sqrt((frame.stress**2).mean())))
+        key = np.sort(frame.numbers).tobytes()
+        cells.setdefault(key, []).append((volume, float(np.trace(frame.stress)) / 3.0))
+    size = float(np.median(sizes)) if sizes else 0.0
+    if size > _LARGE_STRESS:
+        yield Finding(
+            False,
+            f"Half of the frames have stresses beyond {size:.3g} eV/A^3, root mean square a "
+            f"component, which is {size / PRESSURE['GPa']:.3g} GPa; they may be in GPa or kbar "
+            "(convert with --stress-unit).",
+        )
+    falling = 0
+    for rows in cells.values():
+        volumes, stresses = np.array(rows).T
+        spread = volumes.std() > _BREATHING * volumes.mean() and stresses.std() > 0.0
+        if len(rows) >= _FEWEST_CELLS and spread:
+            falling += len(rows) * bool(np.corrcoef(volumes, stresses)[0, 1] < _FALLING)
+    if falling:
+        yield Finding(
+            True,
+            f"Stresses of {_frame_count(falling)} fall where cells of the same atoms grow, as "
+            "pressures do, and tension is positive here; multiply them by -1 in the file, or leave "
+            "them out with --stress-key none.",
+        )
 
 
 def _factor(force_unit: str) -> float:

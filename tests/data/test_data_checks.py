@@ -1,11 +1,14 @@
 """Checks find leakage, wrong units and faults of single frames, and nothing in good data."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from ase import Atoms
+from ase.build import bulk
+from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.neighborlist import primitive_neighbor_list
 from copper_frames import HARTREE, copper, labelled, written
@@ -98,6 +101,35 @@ def test_forces_in_other_units_are_suspected(
     assert found.certain
     assert abs(found.slope) == pytest.approx(factor, rel=0.1)
     assert said in found.suspicion
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (1.0, ""),
+        (-1.0, "Stresses of 20 frames fall where cells of the same atoms grow"),
+        (160.2, "root mean square a component, which is"),
+        (-1602.0, "fall where cells of the same atoms grow"),
+    ],
+)
+def test_stresses_of_another_unit_or_sign_are_suspected(
+    tmp_path: Path, factor: float, said: str
+) -> None:
+    random = np.random.default_rng(4)
+    frames = []
+    for _ in range(20):
+        crystal = bulk("Cu", a=3.6, cubic=True)
+        strain = np.eye(3) + random.normal(scale=0.03, size=(3, 3))
+        crystal.set_cell(np.array(crystal.cell) @ strain, scale_atoms=True)
+        crystal.positions += random.normal(scale=0.05, size=(4, 3))
+        crystal.calc = EMT()
+        stress = factor * crystal.get_stress(voigt=False)
+        cell, pbc = np.array(crystal.cell), np.ones(3, dtype=bool)
+        frames.append(replace(labelled(crystal), cell=cell, pbc=pbc, stress=stress))
+    with written(tmp_path / "set.h5", frames) as dataset:
+        texts = [one.text for one in check_dataset(dataset) if "tress" in one.text]
+    assert bool(texts) is bool(said)
+    assert any(said in text for text in texts) or not said
 
 
 def test_faults_of_single_frames_are_named(tmp_path: Path) -> None:
