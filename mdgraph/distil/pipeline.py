@@ -205,8 +205,8 @@ def _check_teachers(teachers: Sequence[Teacher], starts: Sequence[System]) -> No
             )
         if charges and not teacher.potential.uses_charge:
             raise InputError(
-                f"teacher: {teacher.name} knows no charges, and {charges} structures have one; "
-                "choose a teacher that does, or leave them out."
+                f"teacher: {teacher.name} knows no charges, and {charges} of {len(starts)} "
+                "structures have one; choose a teacher that does, or leave them out."
             )
         cutoffs, name = teacher.potential.cutoffs, f"teacher: {teacher.name}"
         check_coulomb_range(cutoffs, periodic, potential=name)
@@ -226,8 +226,8 @@ def _check_student(config: DistilConfig, starts: Sequence[System]) -> None:
         cure = "take charge_factor: true into potential"
     if not known:
         raise InputError(
-            f"The student knows no charges, and {charges} structures have one; {cure}, or leave "
-            "them out."
+            f"The student knows no charges, and {charges} of {len(starts)} structures have one; "
+            f"{cure}, or leave them out."
         )
 
 

@@ -234,7 +234,8 @@ def _card(
     config, loss, dataset = prepared.potential.config, prepared.config.loss, prepared.labels
     names = [SYMBOLS[number] for number in config.species]
     sources = ", ".join(
-        f"{source.file} (sha256 {source.sha256[:12]})" for source in dataset.sources
+        f"{source.file}{f' (sha256 {source.sha256[:12]})' * bool(source.sha256)}"
+        for source in dataset.sources
     )
     network = architecture_named(config.architecture).title
     model = (

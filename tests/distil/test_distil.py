@@ -99,7 +99,9 @@ def test_two_rounds_give_a_potential_with_the_teachers_labels(
     told = metrics["distilled"]
     assert told["teachers"][0]["sha256"] == potential_sha256(teacher / "out")
     assert len(told["rounds"]) == 2
-    assert f"sha256 {potential_sha256(teacher / 'out')[:12]}" in (folder / "card.md").read_text()
+    card = (folder / "card.md").read_text()
+    assert f"sha256 {potential_sha256(teacher / 'out')[:12]}" in card
+    assert "sha256 )" not in card
     with open_dataset(folder / "round-2" / "set.h5") as dataset:
         split = read_split(folder / "round-2" / "split.json", dataset)
         sampled = np.flatnonzero(dataset.source == 1)
@@ -240,8 +242,14 @@ def test_structures_that_teacher_or_student_cannot_take_are_refused_at_once(
     }.items():
         save(random_network(1.0, network_settings), tmp_path / f"{name}.safetensors")
     refused = {
-        ("neutral", "ion"): "teacher: neutral knows no charges, and 1 structures have one; choose",
-        ("charged", "ion"): "The student knows no charges, and 1 structures have one; take charge_",
+        (
+            "neutral",
+            "ion",
+        ): "teacher: neutral knows no charges, and 1 of 1 structures have one; choose",
+        (
+            "charged",
+            "ion",
+        ): "The student knows no charges, and 1 of 1 structures have one; take charge_",
         ("all-pairs", "box"): "teacher: all-pairs's Coulomb energy runs over all pairs, which have "
         "no end in a periodic system; give a file with a reaction field, which 'mdgraph convert",
     }
