@@ -16,10 +16,10 @@ them, so D is told at the temperature of the bath: by a line through D and mean 
 of all replicas, whose slope all rows share. With --one-bath all rows of a seed begin at constant
 energy where a bath with the steps of the reference ends: replicas differ far more in D than two
 runs from one place and one set of velocities, so differences and errors are those of pairs, and
-what is compared is the dynamics alone, not the bath. Limit: 8 %.
-
---against OTHER compares OTHER with LARGE, both with the first of --steps. A replica whose total
-energy changes by more than 0.5 eV is left out, and told; the others go on.
+what is compared is the dynamics alone, not the bath. Limit: 8 %. A replica whose total energy
+changes by more than 1 eV has run away: it is left out, with its partner in pairs, the others go on,
+and a row of two time steps that has one fails. --against OTHER compares OTHER with LARGE, both with
+the first of --steps.
 
 **A dihedral**, four indices of atoms from 0 on: Langevin dynamics, -kT ln p of bins of --bins
 degrees. --without has another dihedral and two angles: samples in which it lies between them do not
@@ -77,7 +77,7 @@ EQUILIBRATION: Final = 0.1
 DEADLINE_STEPS: Final = 4096
 """Steps between two looks at the clock."""
 
-RUNAWAY: Final = 0.5
+RUNAWAY: Final = 1.0
 """eV; a change of total energy that no step makes in a replica that holds."""
 
 OTHER: Final = ", other"
@@ -91,14 +91,22 @@ class Frames:
     interval: int
     atoms: Sequence[int]
     start: int = 0
-    lost: int = 0
     places: list[Array] = field(default_factory=list)
     kelvin: list[Array] = field(default_factory=list)
+    held: Array | None = None
+    change: Array | None = None
 
-    def keep(self, alive: Sequence[int]) -> None:
+    def keep(self, alive: Array) -> None:
         """Forgets all systems but these."""
         self.places = [own[alive] for own in self.places]
         self.kelvin = [own[alive] for own in self.kelvin]
+
+    def of_all(self, values: Array) -> list[float | None]:
+        """Values of the systems that held, in the places of all; None of others."""
+        if self.held is None:
+            return list(values.tolist())
+        known = dict(zip(np.flatnonzero(self.held).tolist(), values.tolist(), strict=True))
+        return [known.get(place) for place in range(len(self.held))]
 
     def report(self, simulation: Simulation) -> None:
         """See Reporter."""
@@ -217,8 +225,7 @@ class Bench:
             "conditions": conditions(options.device, options.precision),
             "atoms": len(self.start[0]),
             "ps": len(places) * spacing,
-            "kelvin": np.mean(frames.kelvin, 0).tolist(),
-            "lost": frames.lost,
+            "kelvin": frames.of_all(np.mean(frames.kelvin, 0)),
         }
         if options.dihedral:
             angles = angles_of(places[:, :, :4])
@@ -234,10 +241,12 @@ class Bench:
             row["left_out"] = 1.0 - float(kept.mean())
         else:
             squares = displacements(places, math.floor(options.lags[1] / spacing))
-            row["D"] = diffusion_of(squares, spacing, options.lags).tolist()
+            row["D"] = frames.of_all(diffusion_of(squares, spacing, options.lags))
             row["squares"] = squares.tolist()
             quarters = np.array_split(np.array(frames.kelvin), 4)
-            row["rise"] = (quarters[3].mean(0) - quarters[0].mean(0)).tolist()
+            row["rise"] = frames.of_all(quarters[3].mean(0) - quarters[0].mean(0))
+            assert frames.change is not None
+            row["gain"] = frames.of_all(frames.change)
         row["seconds"] = time.perf_counter() - began
         print(f"{steps.text()} fs: {row['ps']:.4g} ps in {row['seconds']:.0f} s", flush=True)
         return row
@@ -249,11 +258,8 @@ class Bench:
         systems = self.bathed or self.after_bath(steps)
         elements = self.start[0].numbers
         atoms = np.flatnonzero(elements == most_common_heavy_element(elements)).tolist()
-        frames = Frames(self.every(steps), atoms)
-        if self.options.against:
-            return self.of_those_that_hold(systems, frames, steps)
-        simulation = self.simulation(systems, VelocityVerlet(steps.timestep), steps)
-        return self.recorded(simulation, frames, steps)
+        frames = Frames(self.every(steps), atoms, held=np.ones(len(systems), dtype=bool))
+        return self.of_those_that_hold(systems, frames, steps)
 
     def of_those_that_hold(self, systems: list[System], frames: Frames, steps: Steps) -> Frames:
         """Frames of the replicas whose total energy stays what it was."""
@@ -261,12 +267,14 @@ class Bench:
         left = count = self.count(self.options.ps, steps)
         some = max(1, DEADLINE_STEPS // every) * every
         energies: Array | None = None
+        assert frames.held is not None
         while left and systems and self.left() > 0.0:
             simulation = self.simulation(systems, VelocityVerlet(steps.timestep), steps)
             simulation.reporters.append(frames)
             if energies is None:
                 energies = total_energies(simulation)
-            change, lost = np.zeros(len(systems)), np.zeros(len(systems), dtype=bool)
+            change = np.zeros(len(systems))
+            lost = np.zeros(len(systems), dtype=bool)
             while left and self.left() > 0.0 and not lost.any():
                 known = len(frames.places)
                 part = min(some, left)
@@ -274,18 +282,20 @@ class Bench:
                     simulation.run(part)
                 except SimulationError as error:
                     del frames.places[known:], frames.kelvin[known:]
-                    lost[[atom // size for atom in error.atoms] or [int(change.argmax())]] = True
+                    lost[
+                        [atom // size for atom in error.atoms] or [int(np.abs(change).argmax())]
+                    ] = True
                     break
                 left -= part
                 systems = moving(simulation)
-                change = np.abs(total_energies(simulation) - energies)
-                lost = change > RUNAWAY
+                change = total_energies(simulation) - energies
+                lost = np.abs(change) > RUNAWAY
             if lost.any():
-                frames.lost += int(lost.sum())
                 print(f"{int(lost.sum())} ran away with {left} steps to go.", flush=True)
-            alive = np.flatnonzero(~lost).tolist()
-            frames.keep(alive)
-            systems, energies = [systems[index] for index in alive], energies[alive]
+            frames.held[np.flatnonzero(frames.held)[lost]] = False
+            frames.keep(~lost)
+            systems = [system for system, gone in zip(systems, lost, strict=True) if not gone]
+            energies, frames.change = energies[~lost], change[~lost]
         if not systems or left > count // 2:
             print(f"No time was left for {steps.text()} fs.", flush=True)
             frames.places.clear()
@@ -405,7 +415,14 @@ class Pooled:
 
 def diffusion_table(rows: Sequence[Pooled], bath: float, paired: bool = False) -> list[str]:
     """The lines of the rows, of which the first is the reference, with pairs of replicas or not."""
-    kelvin, own = [row.values("kelvin") for row in rows], [row.values("D") for row in rows]
+    held = [np.isfinite(row.values("D")) for row in rows]
+    lost = [int((~own).sum()) for own in held]
+    if paired:
+        held = [np.logical_and.reduce(held)] * len(rows)
+    kelvin, own, rise, gain = (
+        [row.values(name)[inside] for row, inside in zip(rows, held, strict=True)]
+        for name in ("kelvin", "D", "rise", "gain")
+    )
     around = [one - one.mean() for one in kelvin]
     moment = sum(float(one @ one) for one in around)
     slope = sum(float(one @ two) for one, two in zip(around, own, strict=True)) / moment
@@ -417,9 +434,10 @@ def diffusion_table(rows: Sequence[Pooled], bath: float, paired: bool = False) -
     ]
     scatter = sum(float(one @ one) for one in rest) / (sum(map(len, rest)) - len(rest) - 1)
     titles = (
-        "step, fs | outer, fs | ps | T, K | rise, K | D, Å²/ns | at the bath's T | difference, %"
+        "step, fs | outer, fs | ps | ran away | gain, meV | T, K | rise, K | D, Å²/ns | "
+        "at the bath's T | difference, %"
     )
-    lines = [f"| {titles} |", "|" + " --- |" * 8]
+    lines = [f"| {titles} |", "|" + " --- |" * 10]
     for index, row in enumerate(rows):
         apart = kelvin[index].mean() - kelvin[0].mean()
         change = variance[index] + variance[0]
@@ -428,16 +446,19 @@ def diffusion_table(rows: Sequence[Pooled], bath: float, paired: bool = False) -
         error = math.sqrt(change + apart**2 * scatter / moment)
         unit = 100.0 / means[0]
         verdict = Verdict(unit * (means[index] - means[0]), 2.0 * unit * error, DIFFUSION)
-        size, rise = math.sqrt(len(own[index])), row.values("rise")
+        size = math.sqrt(len(own[index]))
+        runs_away = " **runs away**" if lost[index] and row.steps.inner > 1 else ""
         cells = [
             row.name or row.steps.text(),
             f"{row.steps.outer:g}",
             f"{row.ps:.0f}",
+            f"{lost[index]}",
+            f"{1e3 * gain[index].mean():+.1f} ± {2e3 * gain[index].std(ddof=1) / size:.1f}",
             f"{kelvin[index].mean():.1f} ± {2.0 * kelvin[index].std(ddof=1) / size:.1f}",
-            f"{rise.mean():+.1f} ± {2.0 * rise.std(ddof=1) / size:.1f}",
+            f"{rise[index].mean():+.1f} ± {2.0 * rise[index].std(ddof=1) / size:.1f}",
             f"{1e3 * own[index].mean():.1f} ± {2e3 * own[index].std(ddof=1) / size:.1f}",
             f"{1e3 * means[index]:.1f} ± {2e3 * math.sqrt(variance[index]):.1f}",
-            verdict.text("+.1f") if index else "reference",
+            verdict.text("+.1f") + runs_away if index else "reference",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return [*lines, "", f"D rises by {100.0 * slope / means[0]:.2f} % a kelvin."]
@@ -533,12 +554,7 @@ def table_of(records: Sequence[Mapping[str, Any]], width: int, least: float) -> 
         lines = diffusion_table(done, about["temperature_K"], bool(about.get("one_bath")))
     told = ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
     where = hardware([run["conditions"] for row in done for run in row.runs])
-    lost = [
-        f"{sum(run['lost'] for run in row.runs)} of {row.name or row.steps.text()} fs ran away."
-        for row in done
-        if about.get("against")
-    ]
-    return "\n".join([f"{told}. {where}.", "", *lines, *lost, *failed, ""])
+    return "\n".join([f"{told}. {where}.", "", *lines, *failed, ""])
 
 
 def parser_of(description: str) -> argparse.ArgumentParser:

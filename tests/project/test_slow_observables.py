@@ -44,7 +44,7 @@ def test_diffusion_is_compared_at_one_temperature(module: ModuleType) -> None:
     for text, kelvin, factor in (("0.5", 300.0, 1.0), ("1.5x4", 292.0, 1.05)):
         own = kelvin + 10.0 * rng.normal(size=32)
         coefficients = factor * 0.1 * (1.0 + 0.025 * (own - 300.0)) + 0.001 * rng.normal(size=32)
-        values = {"D": coefficients, "kelvin": own, "rise": np.zeros(32)}
+        values = {"D": coefficients, "kelvin": own, "rise": np.zeros(32), "gain": np.zeros(32)}
         rows.append(pooled(module, text, **values))
     lines = module.diffusion_table(rows, 300.0)
     last = lines[3].split("|")[-2].split()
@@ -59,7 +59,9 @@ def test_pairs_have_the_errors_of_their_differences(module: ModuleType) -> None:
     rows = []
     for text, factor in (("1", 1.0), ("1.25x4", 1.03)):
         own = factor * 0.1 + common + 0.004 * rng.normal(size=64)
-        rows.append(pooled(module, text, D=own, kelvin=kelvin, rise=np.zeros(64)))
+        rows.append(
+            pooled(module, text, D=own, kelvin=kelvin, rise=np.zeros(64), gain=np.zeros(64))
+        )
     errors = []
     for paired in (False, True):
         cell = module.diffusion_table(rows, 300.0, paired)[3].split("|")[-2].split()
@@ -99,6 +101,22 @@ def test_rows_begin_where_one_bath_ends(
         for mine, other in zip(first, second, strict=True)
     ]
     assert same == [one] * 3
+
+
+def test_one_that_ran_away_fails_a_row_and_leaves_its_partner_out(module: ModuleType) -> None:
+    rng = np.random.default_rng(7)
+    rows = []
+    for text, lost in (("1", ()), ("1.25x4", (3,))):
+        own = (0.1 + 0.001 * rng.normal(size=32)).tolist()
+        own = [None if place in lost else value for place, value in enumerate(own)]
+        values = {"D": own, "kelvin": 300.0 + rng.normal(size=32)}
+        rows.append(pooled(module, text, **values, rise=np.zeros(32), gain=np.zeros(32)))
+    rows[0].runs[0]["D"][3] = 1e3  # the partner
+    lines = module.diffusion_table(rows, 300.0, True)
+    assert [line.split("|")[4].strip() for line in lines[2:4]] == ["0", "1"]
+    cell = lines[3].split("|")[-2]
+    assert abs(float(cell.split()[0])) < 2.0
+    assert cell.endswith(" **runs away** ")
 
 
 def test_pairs_lack_no_partner(module: ModuleType) -> None:
@@ -213,13 +231,13 @@ def test_replicas_that_run_away_are_left_out(
     ]
     monkeypatch.setattr(module, "DEADLINE_STEPS", 8)
     whole = printed(*options, tmp_path / "whole")
-    assert "0 of 0.5 fs ran away." in whole
-    assert "| 0.5, other | 0.5 | 0 |" in whole
+    assert "| 0.5 | 0.5 | 0 | 0 |" in whole
+    assert "| 0.5, other | 0.5 | 0 | 0 |" in whole
     total, run, calls = module.total_energies, module.Simulation.run, []
 
     def changed(simulation: Any) -> Any:
         calls.append(len(simulation.state.cell))
-        return total(simulation) + (np.arange(calls[-1]) == 1) * (len(calls) == 3)
+        return total(simulation) + 2.0 * (np.arange(calls[-1]) == 1) * (len(calls) == 3)
 
     def failing(self: Any, steps: int) -> Any:
         if len(calls) == 5 and len(self.state.cell) == 4:
@@ -231,15 +249,18 @@ def test_replicas_that_run_away_are_left_out(
     monkeypatch.setattr(module, "total_energies", changed)
     monkeypatch.setattr(module.Simulation, "run", failing)
     text = printed(*options, tmp_path / "some")
-    assert "2 of 0.5 fs ran away.\n0 of 0.5, other fs ran away." in text
+    assert "| 0.5 | 0.5 | 0 | 2 |" in text
+    assert "| 0.5, other | 0.5 | 0 | 0 |" in text
     some, every = (
         json.loads((tmp_path / f"{name}.json").read_text())["rows"]["0.5"]["0"]
         for name in ("some", "whole")
     )
     assert some["ps"] == every["ps"]
     for name in ("D", "kelvin"):
-        wanted = [every[name][index] for index in (0, 2, 3)]
-        np.testing.assert_allclose(some[name], wanted, rtol=1e-3)
+        assert [some[name][index] for index in (1, 4)] == [None, None]
+        kept = [0, 2, 3]
+        wanted = [every[name][index] for index in kept]
+        np.testing.assert_allclose([some[name][index] for index in kept], wanted, rtol=1e-3)
 
 
 def test_hydrogens_are_moved_along_their_hydrogen_bonds(
