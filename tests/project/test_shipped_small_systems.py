@@ -39,8 +39,6 @@ WANTED = {
     "silicon-pbe": (2.0, 60.0),
     "water-pbe0-small": (0.2, 20.0),
 }
-MISSED = {("silicon-pbe", "energy_mae_meV_per_atom")}
-"""Means over seeds beyond what is wanted, which docs/errors.md tells; what ships is within."""
 LIQUID = "water-pbe0-small"
 """Starts from the liquid of its teacher, which is no minimum."""
 
@@ -98,7 +96,7 @@ def test_the_errors_are_below_the_goal(shipped: Shipped) -> None:
     assert row["part"] == shipped.held_out
     for (measure, one), most in zip(row["errors"].items(), WANTED[shipped.name], strict=True):
         assert shipped.metrics[shipped.held_out][measure] <= most
-        assert (one["mean"] > most) == ((shipped.name, measure) in MISSED)
+        assert one["mean"] <= most
     assert tuple(shipped.metrics["wanted"]) == WANTED[shipped.name]
 
 
