@@ -151,6 +151,8 @@ def fused_memory(work: Workload) -> int:
     config = _tensornet(work)
     if kind == "cuda":
         features = 9 * (4 + max(0, config.layers - 1) + 3 * config.layers) + 6
+        if work.precision.reduced and not config.predicts_charges:
+            features -= 9 * (1 + 3 * config.layers) // 2  # in float16
     else:  # Nothing is written over there.
         features = 9 * (4 + 4 * config.layers) + 16
     slot = _FUSED_SLOT[kind] + config.channels // 8

@@ -25,6 +25,7 @@ from mdgraph.models.kernels.algebra import (
     scale,
     store,
     weigh,
+    widened,
 )
 from mdgraph.neighbors import NeighborRows
 
@@ -66,7 +67,7 @@ def gate_kernel(
     present = (atom < atoms)[:, None]
     have = f < F
     place = atom[:, None] * (9 * F) + f[None, :]
-    x = load(features + place, F, present & have[None, :])
+    x = widened(load(features + place, F, present & have[None, :]), z1.dtype.element_ty)
     x = dot(x, x)
     if tl.program_id(1) == 0:
         tl.store(squares + atom[:, None] * F + f[None, :], x, mask=present & have[None, :])
@@ -121,7 +122,7 @@ def gated_kernel(
     v = activation(tl.load(z + F, mask=inside, other=0.0), ACTIVATION)
     t = activation(tl.load(z + 2 * F, mask=inside, other=0.0), ACTIVATION)
     place = atom * (9 * F) + f
-    x = weigh(load(ungated + place, F, inside), s, v, t)
+    x = weigh(widened(load(ungated + place, F, inside), z2.dtype.element_ty), s, v, t)
     if INVARIANTS:
         store_invariants(invariants, gains, shifts, atom, f, x, inside, False, F)
     if CHARGED:
@@ -178,12 +179,14 @@ def gated_adjoint_kernel(
     s = activation(zs, ACTIVATION)
     v = activation(zv, ACTIVATION)
     t = activation(zt, ACTIVATION)
-    x = load(ungated + place, F, inside)
+    kind = z2.dtype.element_ty
+    x = widened(load(ungated + place, F, inside), kind)
     gated = weigh(x, s, v, t)
     g = scale(x, 0.0)
     if NORMALIZED:
         y, inverse = normalized(gated)
-        g = add(load(gradient + place, F, inside), load(residual + place, F, inside))
+        g = widened(load(gradient + place, F, inside), kind)
+        g = add(g, widened(load(residual + place, F, inside), kind))
         g = normalized_adjoint(g, y, inverse)
     if INVARIANTS:
         g = add_invariants_adjoint(g, for_invariants, gains, atom, f, gated, inside, False, F)
@@ -250,7 +253,7 @@ def embed_adjoint(bound: LaunchPlan) -> None:
         b.work,
         *invariants_of(bound, 0),
         b.ungated,
-        b.for_ungated,
+        b.ungated,
         b.gate2,
         atoms,
         layers,
@@ -262,6 +265,6 @@ def embed_adjoint(bound: LaunchPlan) -> None:
         dense_adjoint(bound, s.dense, b.gate2, second, b.gate1, bound.model.config.activation)
         dense_adjoint(bound, s.dense, b.gate1, first, b.for_norm, "none")
         standardized_adjoint(bound, b.for_norm, b.squares, weights.norm, b.squares)
-    mix(bound, b.for_ungated, bound.model.mixing.transposed, b.last)
+    mix(bound, b.ungated, bound.model.mixing.transposed, b.last)
     bound.model.branch.join()
     contract_adjoint(bound)

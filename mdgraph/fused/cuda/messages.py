@@ -205,7 +205,8 @@ def message_kernel(
     atom, present, number, strip = _share(order, edges, atoms, A, ALTERNATING)
     f = strip * BF + tl.arange(0, BF)
     channel = f[None, None, :]
-    zero = tl.zeros([A, WIDTH, BF], result.dtype.element_ty)
+    kind = offset.dtype.element_ty
+    zero = tl.zeros([A, WIDTH, BF], kind)
     acc = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
     here = tl.arange(0, WIDTH)[None, :]
     MASKS: tl.constexpr = MASKED or F % BF != 0
@@ -223,7 +224,7 @@ def message_kernel(
         acc = add(acc, weigh(y, scalar, vector, tensor))
     have = present[:, None] & (f < F)[None, :]
     row = atom[:, None] * (9 * F) + f[None, :]
-    y = widened(load(features + row, F, have), result.dtype.element_ty)
+    y = widened(load(features + row, F, have), kind)
     scalar, vector, tensor = _own_weights(own, f, F)
     m = add(scale(summed(acc), unit), weigh(y, scalar, vector, tensor))
     store(result + row, F, m, have)
@@ -282,7 +283,7 @@ def message_adjoint_kernel(
     channel = f[None, None, :]
     have = present[:, None] & (f < F)[None, :]
     row = atom[:, None] * (9 * F) + f[None, :]
-    kind = for_features.dtype.element_ty
+    kind = central.dtype.element_ty
     own_y = widened(load(features + row[:, None, :], F, have[:, None, :]), kind)
     factor = unit if PACKED else unit * stretch
     zero = tl.zeros([A, WIDTH, BF], kind)
@@ -310,8 +311,8 @@ def message_adjoint_kernel(
             b += tl.load(where, mask=valid, other=0.0)
         tl.store(where, b, mask=valid)
     scalar, vector, tensor = _own_weights(own, f, F)
-    itself = weigh(load(for_messages + row, F, have), scalar, vector, tensor)
-    itself = add(itself, load(for_features + row, F, have))
+    itself = weigh(widened(load(for_messages + row, F, have), kind), scalar, vector, tensor)
+    itself = add(itself, widened(load(for_features + row, F, have), kind))
     store(result + row, F, add(scale(summed(acc), unit), itself), have)
 
 
@@ -353,8 +354,9 @@ def update_kernel(
     inside = (atom < atoms) & (f < F)
     place = atom * (9 * F) + f
     q = tl.load(charge + atom, mask=atom < atoms, other=0.0)
-    c = load(change + place, F, inside)
-    x = add(add(load(features + place, F, inside), c), scale(square(c), q))
+    c = widened(load(change + place, F, inside), q.dtype)
+    x = widened(load(features + place, F, inside), q.dtype)
+    x = add(add(x, c), scale(square(c), q))
     if INVARIANTS:
         store_invariants(invariants, gains, shifts, atom, f, x, inside, False, F)
     if CHARGED:
@@ -407,12 +409,14 @@ def update_adjoint_kernel(
     inside = (atom < atoms) & (f < F)
     place = atom * (9 * F) + f
     q = tl.load(charge + atom, mask=atom < atoms, other=0.0)
-    c = load(change + place, F, inside)
-    x = add(add(load(features + place, F, inside), c), scale(square(c), q))
+    c = widened(load(change + place, F, inside), q.dtype)
+    x = widened(load(features + place, F, inside), q.dtype)
+    x = add(add(x, c), scale(square(c), q))
     g = scale(x, 0.0)
     if NORMALIZED:
         y, inverse = normalized(x)
-        g = add(load(residual + place, F, inside), load(gradient + place, F, inside))
+        g = widened(load(gradient + place, F, inside), q.dtype)
+        g = add(widened(load(residual + place, F, inside), q.dtype), g)
         g = normalized_adjoint(g, y, inverse)
     if INVARIANTS:
         g = add_invariants_adjoint(g, for_invariants, gains, atom, f, x, inside, False, F)
@@ -454,14 +458,14 @@ def product_adjoint_kernel(
     f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
     inside = (atom < atoms) & (f < F)
     place = atom * (9 * F) + f
-    y = widened(load(mixed + place, F, inside), messages.dtype.element_ty)
-    m = load(messages + place, F, inside)
-    p = product(y, m, SYMMETRIC)
     q = tl.load(charge + atom, mask=atom < atoms, other=0.0)
+    y = widened(load(mixed + place, F, inside), q.dtype)
+    m = widened(load(messages + place, F, inside), q.dtype)
+    p = product(y, m, SYMMETRIC)
     if SYMMETRIC:
         p = scale(p, q)
     p, inverse = normalized(p)
-    g = normalized_adjoint(load(gradient + place, F, inside), p, inverse)
+    g = normalized_adjoint(widened(load(gradient + place, F, inside), q.dtype), p, inverse)
     if SYMMETRIC:
         g = scale(g, q)
     dy, dm = product_adjoint(g, y, m, SYMMETRIC)
@@ -503,7 +507,7 @@ def interact(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
     else:
         bound.model.branch.join()
         send(bound, pairs, number)
-    mix(bound, b.operands, after.weights, b.changes[number])
+    mix(bound, b.last, after.weights, b.changes[number])
     update_kernel[elementwise(bound, number + 1)](
         b.inputs[number],
         b.changes[number],
@@ -526,20 +530,20 @@ def turn_back(bound: LaunchPlan, number: int) -> None:
         *invariants_of(bound, number + 1),
         b.inputs[number],
         b.changes[number],
-        b.for_changes[number],
+        b.changes[number],
         bound.charge,
         bound.atoms,
         number < last,
         **sizes(bound, number + 1),
     )
-    mix(bound, b.for_changes[number], after.transposed, b.last)
+    mix(bound, b.changes[number], after.transposed, b.last)
     product_adjoint_kernel[elementwise(bound)](
         b.last,
         b.mixed[number],
         b.messages[number],
         bound.charge,
         b.changes[number],
-        b.for_messages[number],
+        b.messages[number],
         bound.atoms,
         **sizes(bound),
         SYMMETRIC=bound.model.symmetric,
@@ -552,7 +556,7 @@ def interact_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> Non
     before, _ = bound.model.layers[number]
     if bound.model.charged is None:
         _send_adjoint(bound, pairs, number, slice(pairs.interior, bound.atoms))
-        mix(bound, b.operands, before.transposed, b.changes[number])
+        mix(bound, b.last, before.transposed, b.changes[number])
         return
     branch = bound.model.branch
     if number < bound.layers - 1:
@@ -586,7 +590,7 @@ def _send(bound: LaunchPlan, pairs: NeighborRows, number: int, rows: slice) -> N
         b.mixed[number],
         bound.charge,
         b.messages[number],
-        b.operands,
+        b.last,
         bound.slots,
         table.zeros,
         count,
@@ -621,9 +625,9 @@ def _send_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int, rows: sli
         table.unit,
         bound.model.own[number],
         b.mixed[number],
-        b.for_messages[number],
+        b.messages[number],
         b.changes[number],
-        b.operands,
+        b.last,
         b.central,
         bound.slots,
         table.zeros,

@@ -213,8 +213,8 @@ def _between(
         interact_at_distance(bound, coulomb_list, result)
     for number in reversed(range(bound.layers)):
         turn_back(bound, number)
-        yield bound.buffers.for_messages[number]
+        yield bound.buffers.messages[number]
         send_interior_adjoint(bound, network_rows, number)
-        yield bound.buffers.for_messages[number]
+        yield bound.buffers.messages[number]
         interact_adjoint(bound, network_rows, number)
     embed_adjoint(bound)

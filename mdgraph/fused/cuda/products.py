@@ -164,9 +164,10 @@ def contraction_kernel(
     atom, present, element = tile_of_element(members, elements, tile, A)
     w = (element * Q * 3 + part_of(component)) * F
     itself = tl.load(own + element * F + f, mask=(f < F) & (component == 0), other=0.0)
+    kind = tl.float32 if PRODUCTS > 0 else moments.dtype.element_ty
     acc, _ = rows_by(
         moments + atom * (9 * Q) + component * Q, present, weights + w, rest + w, f,
-        features.dtype.element_ty, Q, F, 3 * F, A, BK, BF, False, True, "none", PRODUCTS,
+        kind, Q, F, 3 * F, A, BK, BF, False, True, "none", PRODUCTS,
     )  # fmt: skip
     x = features + atom * (9 * F) + component * F + f
     tl.store(x, acc * unit + itself, mask=present & (f < F))
@@ -211,8 +212,8 @@ def contraction_adjoint_kernel(
     for first in range(0, F, BK):
         f = first + tl.arange(0, BK)
         have = present & (f < F)[None, :]
-        left = tl.load(gradient + place + f[None, :], mask=have, other=0.0)
-        x = tl.load(features + place + f[None, :], mask=have, other=0.0)
+        left = tl.load(gradient + place + f[None, :], mask=have, other=0.0).to(acc.dtype)
+        x = tl.load(features + place + f[None, :], mask=have, other=0.0).to(acc.dtype)
         left += 2.0 * x * tl.load(for_squares + atom * F + f[None, :], have, other=0.0)
         inside = (f < F)[:, None] & (q < Q)[None, :]
         at = w + f[:, None] * Q

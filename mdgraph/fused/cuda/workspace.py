@@ -65,7 +65,8 @@ class Workspace:
     adjoints. `work`: the normalised input features of the last layer; the gradient of the
     features of each layer.
 
-    Stage 0 comes after the embedding, stage l after layer l.
+    Stage 0 comes after the embedding, stage l after layer l. Where features are rounded, those but
+    `embedded`, `inputs` and `work` are in float16, as are their gradients.
 
     Attributes:
         edges: (R,) int32, edges of each row.
@@ -82,16 +83,9 @@ class Workspace:
         squares: (N, F), of `embedded`.
         gate1, gate2: (N, 2F), (N, 3F), z1 and z2 of the gate.
         inputs: (N, 9, F) for each layer, normalised features; that of the last layer is `work`.
-        mixed, messages, changes: (R, 9, F), (R, 9, F) and (N, 9, F) for each layer; Y, M and C. Y
-            is in float16 where features are rounded.
-        for_messages: (R, 9, F) for each layer, dM, in the place of M; where features are rounded,
-            one buffer in bfloat16 for all layers.
+        mixed, messages, changes: (R, 9, F), (R, 9, F) and (N, 9, F) for each layer; Y, M and C, the
+            last two later their gradients.
         last, work: (N, 9, F), see above.
-        operands: (N, 9, F), what mixing alone reads, in `last`; in float16 where features are
-            rounded, as products would round it anyway.
-        for_changes: (N, 9, F) for each layer, dC, in the place of C; where features are rounded,
-            in float16 in that of dM, as is the gradient of `ungated`.
-        for_ungated: (N, 9, F), see there.
         invariants: (N, 3F), layer norm of t of the last stage, then its gradient; in `last`.
         linear: (N, F), z0 of the readout; in `last`.
         for_norm: (N, F), gradient of the normalised squares; in `work`.
@@ -120,8 +114,15 @@ class Workspace:
         def integers(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
 
+        def whole() -> Tensor:
+            return empty(atoms, 9, channels)
+
         def features(count: int = atoms) -> Tensor:
-            return empty(count, 9, channels)
+            return empty(count, 9, channels, dtype=torch.float16 if rounded else dtype)
+
+        def numbers_in(place: Tensor) -> Tensor:
+            count = place.nbytes // dtype.itemsize
+            return place.flatten().view(torch.uint8)[: count * dtype.itemsize].view(dtype)
 
         self.edges = integers(rows)
         self.groups = integers(rows, len(state.elements) + 1)
@@ -130,38 +131,27 @@ class Workspace:
         self.offset = empty(rows, slots)
         self.unit = empty(rows, slots, 4)
         self.central = empty(atoms, strips, slots)
-        self.embedded, self.ungated = features(), features()
+        self.embedded, self.ungated = whole(), features()
         self.squares = empty(atoms, channels)
         self.gate1, self.gate2 = empty(atoms, 2 * channels), empty(atoms, 3 * channels)
-        self.last, self.work = features(), features()
-        self.inputs = [*(features() for _ in range(layers - 1)), self.work]
+        self.work, last = whole(), whole().flatten()
+        self.last = last.view(self.ungated.dtype)[: last.numel()].view(self.ungated.shape)
+        self.inputs = [*(whole() for _ in range(layers - 1)), self.work]
         self.mixed = [features(rows) for _ in range(layers)]
         self.messages = [features(rows) for _ in range(layers)]
-        self.for_messages = self.messages
-        if rounded:
-            self.mixed = [mixed.to(torch.float16) for mixed in self.mixed]
-            self.for_messages = [empty(rows, 9, channels, dtype=torch.bfloat16)] * layers
         self.changes = [features() for _ in range(layers)]
-        self.operands, self.for_ungated = self.last, self.ungated
-        self.for_changes = self.changes
-        if rounded:
-            halves = self.last.flatten().view(torch.float16)
-            self.operands = halves[: self.last.numel()].view(self.last.shape)
-            self.for_changes = [rows[:atoms].view(torch.float16) for rows in self.for_messages]
-            self.for_ungated = self.for_changes[0] if layers > 0 else self.ungated
         # Gradients of pairs come when Y is read no more; those of rows of others stay zero.
-        place = self.mixed[-1].flatten().view(dtype) if layers > 0 else empty(0)
+        place = numbers_in(self.mixed[-1]) if layers > 0 else empty(0)
         if rows > atoms or len(place) < rows * slots * 3:
             place = torch.zeros(rows * slots * 3, dtype=dtype, device=device)
         self.gradient = place[: rows * slots * 3].view(rows, slots, 3)
         # Moments are used before and after the layers, so they share the first messages' memory.
-        fits = layers > 0 and functions <= channels
-        place = self.messages[0].flatten() if fits else empty(atoms * 9 * functions)
+        place = numbers_in(self.messages[0]) if layers > 0 else empty(0)
+        if len(place) < atoms * 9 * functions:
+            place = empty(atoms * 9 * functions)
         self.moments = place[: atoms * 9 * functions].view(atoms, 9, functions)
         self.for_norm = self.work.flatten()[: atoms * channels].view(atoms, channels)
-        own, linear, rest = self.last.flatten().split(
-            [atoms * channels * part for part in (3, 1, 5)]
-        )
+        own, linear, rest = last.split([atoms * channels * part for part in (3, 1, 5)])
         self.invariants = own.view(atoms, 3 * channels)
         self.linear = linear.view(atoms, channels)
         rest = rest if atoms * sum(hidden) <= len(rest) else empty(atoms * sum(hidden))
