@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
+import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
@@ -46,6 +47,18 @@ def compiling_ahead() -> Iterator[None]:
             yield
     finally:
         _AHEAD.reset(token)
+
+
+def programs_at_once(device: torch.device, memory: int) -> int:
+    """Programs that a GPU runs at once if two or more of `memory` bytes fit a multiprocessor.
+
+    Else 0; on a CPU 4. CUDA keeps 1 KiB of shared memory a program for itself.
+    """
+    if device.type != "cuda":
+        return 4
+    about = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
+    fit = (about["max_shared_mem"] + 1024) // (memory + 1024)
+    return int(fit * about["multiprocessor_count"]) if fit > 1 else 0
 
 
 class _TritonNotice:

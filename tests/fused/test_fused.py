@@ -25,7 +25,7 @@ from mdgraph.engine import Calculation, Simulation, VelocityVerlet
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.fused.agreement import SMALLEST_FORCE
-from mdgraph.fused.cuda import readout, workspace
+from mdgraph.fused.cuda import products, readout, workspace
 from mdgraph.fused.evaluator import FusedTensorNet, NotFusedError
 from mdgraph.fused.tables import TableError
 from mdgraph.models import TensorNetConfig, TensorNetPotential
@@ -216,22 +216,30 @@ def test_edges_that_outgrow_their_room_are_told_and_have_it_then(
 
 
 @pytest.mark.parametrize("precision", ["mixed", "double"])
-@pytest.mark.parametrize("channels", [24, 40])
-def test_mixing_leaves_the_same_bits_by_strips_alone_and_in_pairs(
+@pytest.mark.parametrize("channels", [24, 32, 40])
+def test_mixing_leaves_the_same_bits_whatever_programs_do_it(
     monkeypatch: pytest.MonkeyPatch, precision: str, channels: int
 ) -> None:
-    shapes, results = workspace.shapes, []
-    for paired in (False, True):
-        one = workspace.Blocks(16, 16, 16, 1, masked=not paired, paired=paired)
+    """By strips alone, in pairs, and by programs that keep matrices."""
+    shapes, results, taken, at_once = workspace.shapes, [], [], products.programs_at_once
+    monkeypatch.setattr(
+        products, "programs_at_once", lambda *given: taken.append(len(results)) or at_once(*given)
+    )
+    alone = workspace.Blocks(16, 16, 16, 1)
+    pairs = replace(alone, masked=False, paired=True)
+    kept = replace(alone, stages=2) if channels == 32 else None
+    for one, resident in ((alone, None), (pairs, None), (alone, kept)):
 
-        def chosen(*sizes: Any, one: workspace.Blocks = one) -> workspace.Shapes:
-            return replace(shapes(*sizes), mixing=one)
+        def chosen(*sizes: Any, mixing: Any = one, kept: Any = resident) -> workspace.Shapes:
+            return replace(shapes(*sizes), mixing=mixing, resident=kept)
 
         monkeypatch.setattr(workspace, "shapes", chosen)
         settings = FUSED["O(3)"] | {"channels": channels, "layers": 1}
         results.append(computed(fused("triton", settings, precision), crystal(5), backend="triton"))
-    assert torch.equal(results[0].forces, results[1].forces)
-    assert torch.equal(results[0].energies, results[1].energies)
+    for state in results[1:]:
+        assert torch.equal(results[0].forces, state.forces)
+        assert torch.equal(results[0].energies, state.energies)
+    assert set(taken) == ({2} if kept else set())
 
 
 def test_a_head_in_one_kernel_gives_what_its_layers_give(

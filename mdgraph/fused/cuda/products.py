@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mdgraph.fused.cuda.device import activation, product, read, slope
+from mdgraph.fused.cuda.device import activation, multiplied, product, read, slope
 from mdgraph.fused.cuda.weights import Dense, SplitFP16
 from mdgraph.fused.cuda.workspace import Blocks, LaunchPlan
-from mdgraph.gpu.triton_jit import kernel, pdl_wait
+from mdgraph.gpu.triton_jit import kernel, pdl_wait, programs_at_once
 
 
 @triton.jit
@@ -128,6 +128,56 @@ def mixing_kernel(
         own = f + part * BF
         y = result + atom * (9 * F) + component * F + own
         tl.store(y, sums[part] * unit, mask=(atom < atoms) & (own < F))
+
+
+@kernel
+def resident_mixing_kernel(
+    features,
+    weights,
+    rest,
+    unit,
+    result,
+    atoms,
+    F: tl.constexpr,
+    A: tl.constexpr,
+    BK: tl.constexpr,
+    BF: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
+    USE_PDL: tl.constexpr = False,
+):
+    """As `mixing_kernel`, by few programs which keep the matrices of a part and of a strip.
+
+    F is a multiple of BF and BK. Programs take tiles and components in turn, part by part, and
+    strips of a tile follow each other.
+    """
+    pdl_wait(USE_PDL)
+    strips: tl.constexpr = F // BF
+    tiles = (atoms + A - 1) // A
+    share = tl.program_id(0) // strips
+    shares = tl.num_programs(0) // strips
+    begin, end = 9 * tiles * share // shares, 9 * tiles * (share + 1) // shares
+    f = (tl.program_id(0) % strips * BF + tl.arange(0, BF))[None, :]
+    k = tl.arange(0, BK)
+    for part in range(3):
+        # Components 0; 1 to 3; 4 to 8.
+        first = tl.maximum(begin, part * part * tiles)
+        last = tl.minimum(end, (part + 1) * (part + 1) * tiles)
+        if first < last:
+            w, r = (), ()
+            for step in tl.static_range(F // BK):
+                at = (part * F + step * BK + k)[:, None] * F + f
+                w += (tl.load(weights + at),)  # type: ignore[assignment]
+                r += (tl.load(rest + at),)  # type: ignore[assignment]
+            for place in tl.range(first, last, num_stages=STAGES):
+                atom = (place % tiles * A + tl.arange(0, A)).to(tl.int64)[:, None]
+                own = place // tiles * F
+                rows = features + tl.minimum(atom, atoms - 1) * (9 * F) + own
+                acc = multiplied(tl.load(rows + k[None, :]), w[0], r[0], PRODUCTS)  # type: ignore[misc]
+                for step in tl.static_range(1, F // BK):
+                    x = tl.load(rows + step * BK + k[None, :])
+                    acc += multiplied(x, w[step], r[step], PRODUCTS)
+                tl.store(result + atom * (9 * F) + own + f, acc * unit, mask=atom < atoms)
 
 
 @kernel
@@ -324,17 +374,25 @@ def dense_adjoint_kernel(
 
 def mix(bound: LaunchPlan, x: Tensor, weights: SplitFP16, result: Tensor) -> None:
     """Mixes channels of X (N, 9, F) part by part."""
-    s, channels = bound.shapes.mixing, bound.channels
+    s, resident, channels = bound.shapes.mixing, bound.shapes.resident, bound.channels
+    about = (x, weights.hi, weights.lo, weights.unit, result, len(x), channels)
+    if resident is not None:
+        strips = channels // resident.strip
+        # A strip of both halves of a matrix, tiles on their way and one of the result.
+        tiles = (resident.stages - 1) * channels + resident.strip
+        memory = 4 * (channels * resident.strip + resident.atoms * tiles)
+        programs = programs_at_once(x.device, memory) // strips * strips
+        if programs > 0:
+            resident_mixing_kernel[(programs,)](
+                *about,
+                BF=resident.strip,
+                STAGES=resident.stages,
+                **sizes_of_product(bound, resident, weights),
+            )
+            return
     strips = triton.cdiv(channels, (1 + s.paired) * s.strip)
-    grid = (triton.cdiv(len(x), s.atoms) * 9 * strips,)
-    mixing_kernel[grid](
-        x,
-        weights.hi,
-        weights.lo,
-        weights.unit,
-        result,
-        len(x),
-        channels,
+    mixing_kernel[(triton.cdiv(len(x), s.atoms) * 9 * strips,)](
+        *about,
         BF=s.strip,
         PAIR=s.paired,
         MASKED=s.masked,

@@ -343,6 +343,8 @@ class Shapes:
     Attributes:
         padded: number of channels, rounded up to a power of two.
         mixing: mixing of channels.
+        resident: the same by few programs that keep matrices, where their shared memory allows two
+            on a multiprocessor; None for few atoms.
         contraction: contraction of moments.
         gate: first layer of the embedding's gate.
         dense: dense layers on atoms.
@@ -364,6 +366,7 @@ class Shapes:
 
     padded: int
     mixing: Blocks
+    resident: Blocks | None
     contraction: Blocks
     gate: Blocks
     dense: Blocks
@@ -404,6 +407,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
     whole = padded(channels)
     strip = min(32, whole)
     fewer = None if double else 80
+    resident = None
     if atoms < 256:
         product = mixing = Blocks(TILE, strip, strip, 2, stages=3)
         dense = Blocks(TILE, min(128, whole), strip, 4, stages=3)
@@ -422,6 +426,8 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         product = mixing = edges = Blocks(64, strip, min(64 if double else 128, whole), 4, stages=3)
         if whole >= 128 and not (double or rounded):
             mixing = Blocks(64, strip, 64, 4, 128, stages=2, masked=False, paired=True)
+            if atoms >= 8192 and channels == 128:
+                resident = Blocks(64, strip, 64, 4, stages=3)
         dense = Blocks(64, strip, min(64, whole), 4, stages=3)
         readout = replace(dense, step=TILE)
         message = Blocks(8, 1, strip, 8, registers=64)
@@ -455,6 +461,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
     return Shapes(
         padded=whole,
         mixing=mixing,
+        resident=resident,
         contraction=product,
         gate=gate,
         dense=dense,
