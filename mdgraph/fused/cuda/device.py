@@ -301,8 +301,10 @@ def sigmoid(x):
     exp(-x) and the quotient of their own Triton rescales what no sigmoid needs, to the same bits.
     """
     if INTERPRETED or x.dtype != tl.float32:
-        return 1.0 / (1.0 + tl.exp(-x))
-    return tl.inline_asm_elementwise(_SIGMOID, "=f,f", [x], tl.float32, is_pure=True, pack=1)
+        s = 1.0 / (1.0 + tl.exp(-x))
+    else:  # A return in each branch would compile the second one for float64 too.
+        s = tl.inline_asm_elementwise(_SIGMOID, "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    return s
 
 
 @triton.jit
