@@ -39,6 +39,9 @@ _FEW_EDGES: Final = 4096
 """On CUDA a network on edges has room for those that there are and a tenth, of a liquid 0.55 of the
 slots, and for so many at least."""
 
+_LAYERS_SHARE: Final = 8192
+"""On CUDA layers of so many atoms share the buffers of their networks on edges."""
+
 _START: Final = {"cpu": 66_000_000, "cuda": 12_000_000}
 """Bytes of a run of one atom: the log, the state, a list and on a CPU its compiler, first
 operations of torch."""
@@ -142,7 +145,7 @@ def fused_memory(work: Workload) -> int:
     """Bytes that the fused form of a potential keeps, within a tenth or so.
 
     TensorNet2 keeps what its networks on edges write: at 128 channels 2.5 KB for each edge on
-    CUDA, 1.5 for each slot of the list and each layer on a CPU.
+    CUDA, of few atoms for each layer too; 1.5 for each slot of the list and each layer on a CPU.
     """
     form, kind = architecture_named(work.potential.config.architecture).fused, work.device.type
     if form is not None and form.kept is not None:
@@ -158,7 +161,10 @@ def fused_memory(work: Workload) -> int:
     slot = _FUSED_SLOT[kind] + config.channels // 8
     if config.predicts_charges:
         features += 5 + 2 * config.layers if kind == "cuda" else 8 + 5 * config.layers
-        kept = 5 * min(1, config.layers) if kind == "cuda" else 3 * config.layers
+        turns = work.atoms >= _LAYERS_SHARE
+        kept = 3 * config.layers
+        if kind == "cuda":
+            kept = 5 * (min(1, config.layers) if turns else config.layers)
         place = _FUSED_PLACE + work.number * kept * config.channels
         if kind == "cuda":
             slots = max(1, work.atoms * work.own)

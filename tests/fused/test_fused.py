@@ -25,7 +25,7 @@ from mdgraph.engine import Calculation, Simulation, VelocityVerlet
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.fused.agreement import SMALLEST_FORCE
-from mdgraph.fused.cuda import products, readout, workspace
+from mdgraph.fused.cuda import edge_network, products, readout, workspace
 from mdgraph.fused.evaluator import FusedTensorNet, NotFusedError
 from mdgraph.fused.tables import TableError
 from mdgraph.models import TensorNetConfig, TensorNetPotential
@@ -278,6 +278,28 @@ def test_charges_that_programs_sum_in_parts_are_those_of_one_sum(
         torch.testing.assert_close(
             getattr(parts, kept), getattr(whole, kept), rtol=1e-11, atol=1e-11
         )
+
+
+@pytest.mark.parametrize("precision", ["mixed", "double"])
+def test_layers_on_edges_with_buffers_of_their_own_give_the_bits_of_those_that_share(
+    monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    settings, results, computes = FUSED["TensorNet2, Coulomb"], [], []
+    apply_layers = edge_network.apply_layers
+    monkeypatch.setattr(
+        edge_network, "apply_layers", lambda *given: (computes.append(1), apply_layers(*given))
+    )
+    for least in (workspace.TURNS_FROM, 0):
+        monkeypatch.setattr(workspace, "TURNS_FROM", least)
+        computes.clear()
+        state = computed(fused("triton", settings, precision), molecule(5), backend="triton")
+        (plan,) = (kept for kept in state.workspaces.values() if hasattr(kept, "charged"))
+        results.append((state, plan.layers, len(computes)))
+    (own, layers, once), (shared, _, again) = results
+    assert layers > 1
+    assert once * (2 * layers - 1) == again * layers
+    for kept in ("energies", "forces", "virial"):
+        assert torch.equal(getattr(own, kept), getattr(shared, kept))
 
 
 @pytest.mark.parametrize("name", FUSED)

@@ -5,7 +5,7 @@ a1 = T(d) + u_i + v_j with T from a table, a2 = act(a1) W2 + b2, a3 = act(a2) W3
 Programs take tiles of packed edges, whatever atoms they belong to. Of all this a2 and a3 are
 kept, and become their gradients; act(a1) lies where a3 will, as the float16 halves that products
 read, and a1 is computed again from its table where its slope counts. So an edge takes 5F numbers,
-for all layers of a network together.
+for all layers of a network together, or for each where atoms are few.
 """
 
 from typing import Any
@@ -296,9 +296,10 @@ FEW = 16
 def apply_layers(bound: LaunchPlan, number: int) -> None:
     """a3 of every edge, from the terms that charges add in a layer."""
     c, second, third = bound.charged, *bound.tensornet2_model.networks[number].layers
-    first_layer_kernel[(triton.cdiv(len(c.coefficients), FEW),)](
+    coefficients, middle, activated = c.coefficients[number], c.middle[number], c.activated[number]
+    first_layer_kernel[(triton.cdiv(len(coefficients), FEW),)](
         *_first(bound, number),
-        *c.activated,
+        *activated,
         bound.channels,
         FEW,
         bound.shapes.padded,
@@ -307,29 +308,30 @@ def apply_layers(bound: LaunchPlan, number: int) -> None:
         num_warps=4,
         **bound.launch,
     )
-    _layer(bound, bound.shapes.edges, c.activated, second, c.middle, split=True)
-    _layer(bound, bound.shapes.edges, (c.middle, c.middle), third, c.coefficients, split=False)
+    _layer(bound, bound.shapes.edges, activated, second, middle, split=True)
+    _layer(bound, bound.shapes.edges, (middle, middle), third, coefficients, split=False)
 
 
 def apply_layers_adjoint(bound: LaunchPlan, number: int) -> None:
     """Gradient by a1 from that by a3, whose place it takes."""
     c, second, third = bound.charged, *bound.tensornet2_model.networks[number].layers
     s, inputs, outputs = bound.shapes.edges_adjoint, 3 * bound.channels, 2 * bound.channels
-    last_layer_adjoint_kernel[_grid(len(c.middle), outputs, s)](
+    middle = c.middle[number]
+    last_layer_adjoint_kernel[_grid(len(middle), outputs, s)](
         c.count,
-        c.coefficients,
+        c.coefficients[number],
         *_parts(third.transposed, UP_GRADIENT.value),
-        c.middle,
+        middle,
         inputs,
         outputs,
         **_sizes(bound, s),
     )
     s = bound.shapes.edges_middle
-    middle_layer_adjoint_kernel[_grid(len(c.middle), bound.channels, s)](
+    middle_layer_adjoint_kernel[_grid(len(middle), bound.channels, s)](
         *_first(bound, number),
-        c.middle,
+        middle,
         *_parts(second.transposed, UP_GRADIENT.value),
-        c.for_first,
+        c.for_first[number],
         bound.channels,
         **_sizes(bound, s),
     )
@@ -365,7 +367,7 @@ def _first(bound: LaunchPlan, number: int) -> tuple[Tensor, ...]:
     """Arguments from which a1 is computed."""
     c = bound.charged
     table = bound.model.layer_tables[number].coefficients
-    return c.count, c.source, c.target, c.interval, c.offset, table, c.terms
+    return c.count, c.source, c.target, c.interval, c.offset, table, c.terms[number]
 
 
 def _parts(weights: ChainedFP16, up: float) -> tuple[Tensor, Tensor, float]:

@@ -450,7 +450,7 @@ def pack_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
 def weigh_edges(bound: LaunchPlan, number: int) -> None:
     """a3 of every edge, from the charges that a layer reads."""
     network, b = bound.tensornet2_model.networks[number], bound.charged
-    dense(bound, bound.shapes.charges, b.charges[number], network.terms, b.terms, "none")
+    dense(bound, bound.shapes.charges, b.charges[number], network.terms, b.terms[number], "none")
     apply_layers(bound, number)
 
 
@@ -463,7 +463,7 @@ def send(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
         c.first,
         c.target,
         c.window,
-        c.coefficients,
+        c.coefficients[number],
         b.mixed[number],
         bound.charge,
         b.messages[number],
@@ -491,7 +491,7 @@ def send_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> None:
         c.back,
         c.window,
         c.window_slope,
-        c.coefficients,
+        c.coefficients[number],
         b.mixed[number],
         b.messages[number],
         b.changes[number],
@@ -524,7 +524,7 @@ def weigh_edges_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> 
         c.interval,
         c.offset,
         bound.model.layer_tables[number].coefficients,
-        c.for_first,
+        c.for_first[number],
         c.for_terms,
         b.central,
         bound.slots,

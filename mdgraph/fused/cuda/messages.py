@@ -566,7 +566,7 @@ def interact_adjoint(bound: LaunchPlan, pairs: NeighborRows, number: int) -> Non
         weigh_edges_adjoint(bound, pairs, number)
     mix(bound, b.last, before.transposed, b.changes[number])
     branch.join()
-    if number > 0:
+    if number > 0 and not bound.charged.apart:
         with branch.fork():  # the adjoint of the layer before joins it
             weigh_edges(bound, number - 1)
     charges_adjoint(bound, number)

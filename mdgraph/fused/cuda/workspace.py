@@ -189,6 +189,9 @@ def _halves_in(place: Tensor, width: int) -> tuple[Tensor, Tensor]:
 _ALWAYS: Final = 4096
 """Edges for which there is room in any case, 10 MB at 128 channels: all pairs of few atoms."""
 
+TURNS_FROM: Final = 8192
+"""From this many atoms on the edge networks of TensorNet2's layers share their buffers."""
+
 _EDGE_MARGIN: Final = 1.1
 """Room for edges over those that there are: their sum varies less than the longest row."""
 
@@ -225,7 +228,8 @@ class TensorNet2Workspace:
     """Intermediate buffers of TensorNet2's charges and edge networks, allocated once.
 
     There is room for P edges, each of 28 bytes and 5F numbers: 2.5 KB at 128 channels. Layers
-    take turns, so the adjoint of all but the last computes them again. P is a tenth more than
+    take turns from 8,192 atoms on, so the adjoint of all but the last computes them again; of
+    fewer atoms each layer has buffers of its own. P is a tenth more than
     there are pairs in the list at first, and no more than slots; where edges outgrow it, `most`
     is larger than P, the evaluation is to be repeated, and `wanted` says for how many.
 
@@ -238,11 +242,14 @@ class TensorNet2Workspace:
         wanted: for how many edges there must be room; 0 if P is enough.
         source, target, back, interval: (P,) int32, see `packing_kernel`.
         offset, window, window_slope: (P,).
-        terms, for_terms: (N, 2F), terms of charges in a layer's edge network, and their gradient.
-        coefficients: (P, 3F), a3 of a layer, then its gradient.
-        middle: (P, 2F), a2 of a layer, then its gradient.
-        activated: halves of act(a1) (P, F), in `coefficients`; twice the same in float64.
-        for_first: (P, F), da1, in `coefficients`.
+        apart: whether layers have buffers of their own; else those of the next five are the same.
+        terms: (N, 2F) for each layer, terms of charges in its edge network.
+        coefficients: (P, 3F) for each layer, a3, then its gradient.
+        middle: (P, 2F) for each layer, a2, then its gradient.
+        activated: halves of act(a1) (P, F) for each layer, in `coefficients`; twice the same in
+            float64.
+        for_first: (P, F) for each layer, da1, in `coefficients`.
+        for_terms: (N, 2F), gradient of a layer's `terms`.
         invariants: (N, 3F), layer norm of t' of a stage, from which it predicts charges, later its
             gradient.
         hidden: (N, F), (N, F), (N, 2C) for each stage, outputs of the layers of its prediction,
@@ -288,11 +295,22 @@ class TensorNet2Workspace:
         self.back, self.interval = integers(places), integers(places)
         self.offset, self.window = empty(places), empty(places)
         self.window_slope = empty(places)
-        self.terms, self.for_terms = empty(atoms, 2 * channels), empty(atoms, 2 * channels)
-        edges = places if model.networks else 0
-        self.coefficients, self.middle = empty(edges, 3 * channels), empty(edges, 2 * channels)
-        self.activated = _halves_in(self.coefficients, channels)
-        self.for_first = self.coefficients.flatten()[: edges * channels].view(edges, channels)
+        layers = len(model.networks)
+        self.apart = atoms < TURNS_FROM
+
+        def layerwise(*shape: int) -> list[Tensor]:
+            buffers = [empty(*shape) for _ in range(layers if self.apart else min(1, layers))]
+            return buffers if self.apart else buffers * layers
+
+        self.for_terms = empty(atoms, 2 * channels)
+        self.terms = layerwise(atoms, 2 * channels)
+        self.coefficients = layerwise(places, 3 * channels)
+        self.middle = layerwise(places, 2 * channels)
+        self.activated = [_halves_in(place, channels) for place in self.coefficients]
+        self.for_first = [
+            place.flatten()[: places * channels].view(places, channels)
+            for place in self.coefficients
+        ]
         self.invariants = empty(atoms, 3 * channels)
         widths = (channels, channels, 2 * charges)
         self.hidden = [tuple(empty(atoms, width) for width in widths) for _ in stages]
