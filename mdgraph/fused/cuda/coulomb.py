@@ -239,7 +239,9 @@ def interact_at_distance(bound: LaunchPlan, far: NeighborRows, result: NetworkRe
         num_warps=POTENTIAL[1],
         **bound.launch,
     )
-    with bound.model.branch.fork():
+    # Before those of pairs, whose many programs would leave these no room.
+    predict_adjoint(bound, bound.layers, None)
+    with bound.model.branch.fork():  # `edges.forces` joins it
         coulomb_forces_kernel[(atoms,)](
             *_geometry(bound, far),
             far.offsets,
@@ -255,8 +257,6 @@ def interact_at_distance(bound: LaunchPlan, far: NeighborRows, result: NetworkRe
             num_warps=FORCES[1],
             **bound.launch,
         )
-    predict_adjoint(bound, bound.layers, None)
-    bound.model.branch.join()
 
 
 def _geometry(bound: LaunchPlan, far: NeighborRows) -> tuple[object, ...]:

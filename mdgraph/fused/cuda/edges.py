@@ -637,6 +637,7 @@ def forces(
         **bound.launch,
     )
     pairs.join()
+    bound.model.branch.join()
     forces_kernel[(bound.rows,)](
         b.gradient,
         b.pair,

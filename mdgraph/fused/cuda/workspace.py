@@ -471,7 +471,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
             middle, last = replace(middle, registers=128), replace(edges, registers=168)
             weighed_adjoint = replace(weighed_adjoint, registers=96)
         if atoms < 8192:
-            charges = Blocks(TILE, TILE, strip, 2, stages=4)
+            charges = Blocks(2 * TILE, TILE, strip, 4, stages=4)
     few = atoms < 2048
     gate = Blocks(TILE, whole, min(64, 2 * whole), 8)
     if not few and whole <= (64 if double else 128):
