@@ -26,6 +26,7 @@ from mdgraph.fused.cuda.device import (
     put_forces,
 )
 from mdgraph.fused.cuda.workspace import LaunchPlan
+from mdgraph.gpu.launch import launching_ahead
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.gpu.vectors import added, difference, less_outer, load_vector
 from mdgraph.neighbors import NeighborRows
@@ -668,5 +669,7 @@ def totals(state: State, result: NetworkResult) -> None:
         state.energy,
         state.virial,
         group.atoms,
-        WIDTH=1024,
+        WIDTH=8192,
+        num_warps=8,
+        **launching_ahead(state.device, group.atoms),
     )

@@ -46,30 +46,35 @@ def energy_kernel(
     ends,
     constant,
     energies,
+    atoms,
     W: tl.constexpr,
     WP: tl.constexpr,
+    A: tl.constexpr,
     ACTIVATION: tl.constexpr,
     GATED: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
-    """Energy of an atom from the last hidden layer, and its gradient; one atom a program.
+    """Energies of a few atoms from the last hidden layer, and their gradient.
 
     Args:
         inputs: z (N, W), before its activation; its gradient is written over it.
         last, ends: as in `energies_of`.
         constant: (N,) float64, added.
         energies: (N,) float64, written.
+        atoms: N.
     """
     pdl_wait(USE_PDL)
-    atom = (tl.program_id(0) + tl.arange(0, 1)).to(tl.int64)[:, None]
+    atom = (tl.program_id(0) * A + tl.arange(0, A)).to(tl.int64)[:, None]
     w = tl.arange(0, WP)
-    here = inputs + atom * W + w[None, :]
-    z = tl.load(here, mask=(w < W)[None, :], other=0.0)
+    present = atom < atoms
+    here, inside = inputs + atom * W + w[None, :], present & (w < W)[None, :]
+    z = tl.load(here, mask=inside, other=0.0)
     energy, g = energies_of(z, last, ends, w, W, ACTIVATION, GATED)
-    tl.store(energies + atom, energy + tl.load(constant + atom))
+    energy += tl.load(constant + atom, mask=present, other=0.0)
+    tl.store(energies + atom, energy, mask=present)
     # All threads of this program must have loaded what is written over now.
     tl.debug_barrier()
-    tl.store(here, g, mask=(w < W)[None, :])
+    tl.store(here, g, mask=inside)
 
 
 @triton.jit
@@ -249,14 +254,17 @@ def _end(
 def _energies(bound: LaunchPlan, x: Tensor, activation: str, result: NetworkResult) -> None:
     """Energies from the last hidden layer, over which its gradient is written."""
     head, width = bound.model.head, x.shape[1]
-    energy_kernel[(bound.atoms,)](
+    together = 1 if bound.shapes.alternating else 8
+    energy_kernel[(triton.cdiv(bound.atoms, together),)](
         x,
         head.last,
         head.ends,
         result.constant,
         result.energies,
+        bound.atoms,
         width,
         padded(width),
+        together,
         ACTIVATION=activation,
         GATED=bound.model.config.readout.kind == "gated",
         num_warps=1,
