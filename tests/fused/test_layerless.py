@@ -76,4 +76,4 @@ def test_tiles_of_many_atoms_agree_with_the_oracle(precision: str) -> None:
     state = computed(settings, system, precision)
     scale = float(exact.forces.square().mean().sqrt())
     error = (state.forces.cpu() - exact.forces).square().mean().sqrt()
-    assert float(error) < (2e-5 if precision == "mixed" else 2e-3) * scale
+    assert float(error) < (2e-5 if precision == "mixed" else 3e-3) * scale
