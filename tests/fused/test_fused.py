@@ -245,23 +245,46 @@ def test_mixing_leaves_the_same_bits_whatever_programs_do_it(
 def test_a_head_in_one_kernel_gives_what_its_layers_give(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """By kernels of its own, by one with tensor cores and by one with multiply-adds."""
     shapes, results, taken, end = workspace.shapes, [], [], readout._end
     monkeypatch.setattr(readout, "_end", lambda *given: (taken.append(len(results)), end(*given)))
-    for warps, widest in ((1, 0), (1, readout._WIDEST), (2, readout._WIDEST)):
+    tiles, one = workspace.Blocks(16, 16, 16, 1), workspace.Blocks(1, 16, 16, 1)
+    for head, widest in ((tiles, 0), (tiles, readout._WIDEST), (one, readout._WIDEST)):
 
-        def chosen(*sizes: Any, warps: int = warps) -> workspace.Shapes:
-            return replace(shapes(*sizes), head=workspace.Blocks(16, 16, 16, warps))
+        def chosen(*sizes: Any, head: workspace.Blocks = head) -> workspace.Shapes:
+            return replace(shapes(*sizes), head=head)
 
         monkeypatch.setattr(workspace, "shapes", chosen)
         monkeypatch.setattr(readout, "_WIDEST", widest)
         settings = FUSED["gated"] | {"channels": 7, "readout": {"kind": "gated", "hidden": (5, 4)}}
         results.append(computed(fused("triton", settings, "double"), crystal(5), backend="triton"))
-    for state in results[1:]:
+    assert_alike(*results)
+    assert set(taken) == {1, 2}
+
+
+def assert_alike(first: State, *others: State) -> None:
+    for state in others:
         for kept in ("energies", "forces", "virial"):
             torch.testing.assert_close(
-                getattr(state, kept), getattr(results[0], kept), rtol=1e-11, atol=1e-11
+                getattr(state, kept), getattr(first, kept), rtol=1e-11, atol=1e-11
             )
-    assert set(taken) == {1, 2}
+
+
+@pytest.mark.parametrize("name", ["O(3)", "gated"])
+def test_multiply_adds_give_what_tiles_of_tensor_cores_give(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    shapes, results = workspace.shapes, []
+    for atoms in (16, 1):
+
+        def chosen(*sizes: Any, atoms: int = atoms) -> workspace.Shapes:
+            dense = workspace.Blocks(atoms, 16, 16, 1)
+            return replace(shapes(*sizes), dense=dense, readout=dense)
+
+        monkeypatch.setattr(workspace, "shapes", chosen)
+        settings = FUSED[name] | {"layers": 1}
+        results.append(computed(fused("triton", settings, "double"), crystal(5), backend="triton"))
+    assert_alike(*results)
 
 
 def test_charges_that_programs_sum_in_parts_are_those_of_one_sum(

@@ -12,8 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from mdgraph.fused.cuda.device import activation, multiplied, product, read, slope
+from mdgraph.fused.cuda.few import few_rows
 from mdgraph.fused.cuda.weights import Dense, SplitFP16
-from mdgraph.fused.cuda.workspace import Blocks, LaunchPlan
+from mdgraph.fused.cuda.workspace import TILE, Blocks, LaunchPlan
 from mdgraph.gpu.triton_jit import kernel, pdl_wait, programs_at_once
 
 
@@ -410,6 +411,9 @@ def dense(
     count: Tensor | None = None,
 ) -> None:
     """A linear layer after the activation of its input, for all rows or the first `count`."""
+    if s.atoms < TILE:
+        few_rows(bound, s, x, layer.weight, layer.bias, result, activation, back=False)
+        return
     inputs, outputs = x.shape[1], result.shape[1]
     dense_kernel[(triton.cdiv(len(x), s.atoms) * triton.cdiv(outputs, s.strip),)](
         len(x) if count is None else count,
@@ -438,6 +442,9 @@ def dense_adjoint(
     count: Tensor | None = None,
 ) -> None:
     """Gradient by the input of `dense` before its activation; overwrites the input `x`."""
+    if s.atoms < TILE:
+        few_rows(bound, s, gradient, layer.transposed, layer.bias, x, activation, back=True)
+        return
     inputs, outputs = x.shape[1], gradient.shape[1]
     dense_adjoint_kernel[(triton.cdiv(len(x), s.atoms) * triton.cdiv(inputs, s.strip),)](
         len(x) if count is None else count,

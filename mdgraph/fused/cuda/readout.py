@@ -10,10 +10,11 @@ from torch import Tensor
 
 from mdgraph.fused.backend import NetworkResult
 from mdgraph.fused.cuda.device import activation, product, sigmoid, slope
+from mdgraph.fused.cuda.few import by_matrix, sizes_of_few, whole_matrix
 from mdgraph.fused.cuda.norms import row_of, row_sums
 from mdgraph.fused.cuda.products import dense, dense_adjoint, sizes_of_product
 from mdgraph.fused.cuda.weights import Dense, NetworkWeights
-from mdgraph.fused.cuda.workspace import LaunchPlan, padded
+from mdgraph.fused.cuda.workspace import TILE, LaunchPlan, padded
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
 
 
@@ -177,6 +178,50 @@ def head_kernel(
     tl.store(here, g, mask=inside)
 
 
+@kernel
+def few_head_kernel(
+    inputs,
+    weight,
+    rest,
+    unit,
+    bias,
+    back,
+    back_rest,
+    back_unit,
+    last,
+    ends,
+    constant,
+    energies,
+    F: tl.constexpr,
+    FP: tl.constexpr,
+    W: tl.constexpr,
+    WP: tl.constexpr,
+    READ: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
+    SPLIT: tl.constexpr,
+    USE_PDL: tl.constexpr = False,
+):
+    """As `head_kernel`, without tensor cores, one atom a program."""
+    pdl_wait(USE_PDL)
+    atom = (tl.program_id(0) + tl.arange(0, 1)).to(tl.int64)[:, None]
+    f, w = tl.arange(0, FP), tl.arange(0, WP)
+    kind: tl.constexpr = inputs.dtype.element_ty
+    here = inputs + tl.program_id(0) * F + f
+    z = tl.load(here, mask=f < F, other=0.0)
+    inside = (f < F)[:, None] & (w < W)[None, :]
+    matrix = whole_matrix(weight, rest, f[:, None] * W + w[None, :], inside, kind, SPLIT)
+    h = by_matrix(activation(z, READ), matrix)[None, :] * unit + row_of(bias, w, W)
+    energy, g = energies_of(h, last, ends, w, W, ACTIVATION, GATED)
+    tl.store(energies + atom, energy + tl.load(constant + atom))
+    inside = (w < W)[:, None] & (f < F)[None, :]
+    matrix = whole_matrix(back, back_rest, w[:, None] * F + f[None, :], inside, kind, SPLIT)
+    g = by_matrix(tl.reshape(g, [WP]), matrix) * back_unit * slope(z, READ)
+    # All threads of this program must have loaded what is written over now.
+    tl.debug_barrier()
+    tl.store(here, g, mask=f < F)
+
+
 def activations_of(model: NetworkWeights) -> list[str]:
     """Activations before each layer of the head."""
     config = model.config
@@ -225,7 +270,7 @@ def _end(
     """Energies from the input of the last hidden layer, over which its gradient is written."""
     head, s = bound.model.head, bound.shapes.head
     inputs, outputs = x.shape[1], len(layer.bias)
-    head_kernel[(triton.cdiv(bound.atoms, s.atoms),)](
+    weights = (
         x,
         layer.weight.hi,
         layer.weight.lo,
@@ -238,14 +283,22 @@ def _end(
         head.ends,
         result.constant,
         result.energies,
+    )
+    sizes = inputs, padded(inputs), outputs, padded(outputs)
+    kinds = {
+        "READ": activations[0],
+        "ACTIVATION": activations[1],
+        "GATED": bound.model.config.readout.kind == "gated",
+    }
+    if s.atoms < TILE:
+        few = sizes_of_few(bound, s, layer.weight)
+        few_head_kernel[(bound.atoms,)](*weights, *sizes, **kinds, **few)
+        return
+    head_kernel[(triton.cdiv(bound.atoms, s.atoms),)](
+        *weights,
         bound.atoms,
-        inputs,
-        padded(inputs),
-        outputs,
-        padded(outputs),
-        READ=activations[0],
-        ACTIVATION=activations[1],
-        GATED=bound.model.config.readout.kind == "gated",
+        *sizes,
+        **kinds,
         PARTS=s.warps,
         **sizes_of_product(bound, s, layer.weight),
     )

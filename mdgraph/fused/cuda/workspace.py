@@ -332,7 +332,8 @@ class Blocks:
     """Block sizes of a kernel.
 
     Attributes:
-        atoms: atoms of a program.
+        atoms: atoms of a program; below a tile of tensor cores, where there is a choice, products
+            are made by multiply-adds, see `few`.
         step: channels of the input, or slots, that a program loads at a time.
         strip: channels of the result of a program.
         warps: warps of a program.
@@ -447,7 +448,10 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
             if atoms >= 8192 and channels == 128:
                 resident = Blocks(64, strip, 64, 4, stages=3)
         dense = Blocks(64, strip, min(64, whole), 4, stages=3)
-        readout = replace(dense, step=TILE)
+        readout = Blocks(TILE, TILE, min(64, whole), 2, stages=4)
+        if atoms >= 8192:
+            dense = Blocks(64, strip, min(64 if double else 128, whole), 4, stages=3)
+            readout = replace(dense, step=TILE, stages=4)
         message = Blocks(8, 1, strip, 8, registers=64)
         if not double:
             message = Blocks(4, 1, strip, 4, registers=64)
@@ -456,7 +460,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         adjoint = Blocks(1, 2, strip, 1, fewer, masked=False)
         if rounded:
             wide = min(64, whole)
-            message, adjoint = Blocks(4, 1, wide, 4, registers=64), Blocks(1, 2, wide, 1)
+            message = adjoint = Blocks(1, 2, wide, 1)
     weighed, weighed_adjoint = message, replace(adjoint, registers=None)
     first_adjoint = replace(weighed_adjoint, step=max(4, weighed_adjoint.step))
     charges = replace(dense, step=TILE, strip=min(64, dense.strip))
@@ -476,6 +480,11 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
     gate = Blocks(TILE, whole, min(64, 2 * whole), 8)
     if not few and whole <= (64 if double else 128):
         gate = Blocks(32, whole, 2 * whole, 8)
+    head = Blocks(TILE, TILE, whole, 4)
+    if atoms < 256 and whole <= 128 and not double:
+        head = Blocks(1, whole, whole, 4)
+        if atoms < 64:
+            dense = readout = Blocks(1, whole, strip, 4)
     return Shapes(
         padded=whole,
         mixing=mixing,
@@ -488,7 +497,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         edges_adjoint=last,
         edges_middle=middle,
         readout=readout,
-        head=Blocks(TILE, TILE, whole, 4),
+        head=head,
         layerless=Blocks(TILE, strip, whole, 4),
         moments=Blocks(1, 8 if 256 <= atoms < 2048 else 16, whole, 1),
         gradients=Blocks(1, 32, whole, 4) if few else Blocks(1, 4, whole, 1),
