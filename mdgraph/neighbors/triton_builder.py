@@ -28,8 +28,9 @@ OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 _CHUNK: Final = 512
 """Candidates of `EveryPair` that a program compares at a time."""
 
-_LANES, _DEPTH = 32, 8
-"""Bins, and atoms of each, that a program of the cell list compares at a time."""
+_LANES, _DEPTH, _DEEP = 32, 2, 8
+"""Bins, and atoms of each, that a program of the cell list compares at a time; the last for each
+warp of several, whose lists are long and bins full."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ class _CellListLaunches:
             search.images.zero,
             STENCIL=search.stencil.shape[1],
             LANES=_LANES,
-            DEPTH=_DEPTH * warps,
+            DEPTH=_DEPTH if warps == 1 else _DEEP * warps,
             WIDTH=width,
             LIMITED=row is not None,
             num_warps=warps,
@@ -272,9 +273,11 @@ class KernelBuilder:
         self._search = search_launches(task, self._wrapped, self._launch)
         self._waiting: Tensor | None = None
         if device.type == "cuda":
+            rebuilds = task.counters.rebuilds.clone()
             with compiling_ahead():
                 self.update_(positions, task.rows.reference_cell)
                 self.join()
+            task.counters.rebuilds.copy_(rebuilds)  # which no kernel counts of a list one way
 
     def build_(self, positions: Tensor, cell: Tensor) -> None:
         """See Builder."""
