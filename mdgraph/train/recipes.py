@@ -25,6 +25,8 @@ from mdgraph.errors import InputError, name_some, printable
 from mdgraph.io.commented_yaml import comment, commented_keys
 from mdgraph.io.files import disk_failures, refuse_existing, replacing
 from mdgraph.io.structures import write_structure
+from mdgraph.models import check_coulomb_range
+from mdgraph.train.baseline import check_frames, read_baseline
 from mdgraph.train.config import LossConfig, TrainConfig
 from mdgraph.train.references import isolated_atoms
 from mdgraph.train.setup import trainable
@@ -198,7 +200,8 @@ def prepare_training(
         overwrite: whether files that exist are replaced.
 
     Raises:
-        InputError: labels are missing, the frames are too few, or the prior cannot be trained.
+        InputError: labels are missing, the frames are too few, or the prior cannot be trained or
+            does not know what they hold.
         FileError: a file exists, cannot be read, or the disk refused.
     """
     data, split_file = config.with_name(f"{name}.h5"), config.with_name(f"{name}-split.json")
@@ -233,6 +236,9 @@ def prepare_training(
             if potential_before is not None:
                 if kind in _FINE_TUNED:
                     trainable(potential_before, str(prior))
+                    check_coulomb_range(potential_before.cutoffs, bool(dataset.pbc.any()))
+                else:
+                    check_frames(dataset, read_baseline((str(prior),)))
                 lines.append(f"prior:     {prior}, {_prior_text(kind)}")
             last = dataset.frame(int(np.flatnonzero(dataset.atoms > 1)[-1]))
         with disk_failures(start, "write"):

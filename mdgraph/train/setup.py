@@ -18,7 +18,13 @@ from mdgraph.data.splits import random_split
 from mdgraph.devices import device_named
 from mdgraph.errors import InputError, name_some
 from mdgraph.host_memory import available_host_memory, check_fits
-from mdgraph.models import PotentialModule, TensorNetConfig, TensorNetPotential
+from mdgraph.models import (
+    PotentialModule,
+    TensorNetConfig,
+    TensorNetPotential,
+    check_coulomb_range,
+)
+from mdgraph.models.potential import FINITE_COULOMB
 from mdgraph.train.baseline import (
     DIFFERENCE_FILE,
     Baseline,
@@ -507,6 +513,9 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
         resumed_potential(checkpoint) if checkpoint else new_potential(config, dataset, name)
     )
     check_labels(config, potential, dataset, parts)
+    own = "a cutoff, as in potential.coulomb: {cutoff: 10}"
+    advice = own if config.start_from is None else FINITE_COULOMB
+    check_coulomb_range(potential.cutoffs, bool(dataset.pbc.any()), advice)
     at_training_precision(potential, config)
     potential.to(device)
     weights = trained_weights(potential, config.freeze)

@@ -402,6 +402,15 @@ def _damaged(folder: Path) -> list[object]:
     return [folder / "damaged.xyz"]
 
 
+def _ions(folder: Path) -> list[object]:
+    frames = [Atoms("Cu4", frame.positions[:4]) for frame in clusters(12)]
+    for atoms in frames:
+        atoms.info["charge"] = 1
+        atoms.calc = SinglePointCalculator(atoms, energy=0.0, forces=np.zeros((4, 3)))
+    ase.io.write(folder / "ions.xyz", frames, format="extxyz")
+    return [folder / "ions.xyz"]
+
+
 def _sound(folder: Path) -> list[object]:
     return [write_frames(folder / "sound.xyz", clusters(12))]
 
@@ -410,6 +419,8 @@ def _sound(folder: Path) -> list[object]:
     ("files", "options", "sentence"),
     [
         (_no_energy, [], "no energy is found"),
+        (_sound, ["--kind", "liquid", "--prior", "silicon-pbe"], "silicon-pbe does not know O, Cu"),
+        (_ions, ["--kind", "liquid", "--prior", "copper-pbe"], "copper-pbe knows no charges, and"),
         (_no_forces, [], "No frame has forces; name the label in the file with --forces-key"),
         (_one_frame, [], "1 of the 1 frames have two atoms or more; give two such frames at least"),
         (_damaged, [], "Cannot read"),

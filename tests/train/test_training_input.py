@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.calculators.emt import EMT
-from training_sets import NETWORK, clusters, prepare, settings
+from training_sets import NETWORK, clusters, crystals, prepare, settings
 
 from mdgraph.data import Split, open_dataset
 from mdgraph.data.splits import write_split
@@ -116,6 +116,13 @@ def test_losses_without_labels_are_refused(
         )
     with pytest.raises(InputError, match=said):
         train(settings(path), quiet=True)
+
+
+def test_charges_of_periodic_frames_need_a_cutoff(tmp_path: Path) -> None:
+    network = NETWORK | {"architecture": "tensornet2", "charge_channels": 2, "coulomb": {}}
+    said = r"give a cutoff, as in potential\.coulomb: {cutoff: 10}"
+    with pytest.raises(InputError, match=said):
+        train(settings(prepare(tmp_path, crystals(8), potential=network)), quiet=True)
 
 
 def test_perturbed_frames_need_energies(tmp_path: Path) -> None:
