@@ -26,25 +26,18 @@ STEPS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 INNER_STEPS_ALONE: Final = "inner_steps belongs to a small potential; name it by inner_potential."
 
 
-def longest_outer_step(mass: float, *, friction: bool) -> float:
+def longest_outer_step(mass: float) -> float:
     """Fs between impulses, beyond which atoms of this mass (amu) or more may gain energy from them.
 
-    An O-H bond vibrates in 9 fs, and impulses at half of that time heat it, whatever the friction
-    (resonance, DOI 10.1103/PhysRevLett.93.150201). In liquids some vibrate faster: water ran away
-    at 4 fs by two pairs of potentials, and with hydrogen of 3 amu at 6 fs, while it held at 5.25
-    (docs/multiple_time_steps.md). So 3.8 fs, a tenth below what is measured of a pair that differs
-    little, and 5.25; bonds of heavier atoms vibrate in times that go as the root of the mass.
-
-    Impulses at a third of the time heat bonds too, if they are not harmonic, but slowly
-    (DOI 10.1137/S1064827501399833), and friction takes that away. Without it water with hydrogen of
-    3 amu gained energy at 4.5 and 5 fs and none at 4.2, so 4.3 fs, and 2.7 for hydrogen by the root
-    of the mass.
-
-    Args:
-        mass: amu.
-        friction: whether a bath takes energy from each atom.
+    An O-H bond vibrates in 9 fs. Impulses at half of that time heat it, whatever the friction
+    (resonance, DOI 10.1103/PhysRevLett.93.150201), and as bonds are not harmonic those at a third
+    of it do so slowly (DOI 10.1137/S1064827501399833). At constant energy water gained energy at
+    3.0 fs and none at 2.6, with hydrogen of 3 amu at 4.5 fs and hardly any at 4.2; with a friction
+    of 5/ps it ran away at 5 fs by one small potential and held by another
+    (docs/multiple_time_steps.md). Bonds of heavier atoms vibrate in times that go as the root of
+    the mass.
     """
-    return _by_mass(mass, 3.8, 5.25) if friction else _by_mass(mass, 2.7, 4.3)
+    return _by_mass(mass, 2.7, 4.3)
 
 
 def _by_mass(mass: float, of_hydrogen: float, of_three: float) -> float:
@@ -208,21 +201,20 @@ def two_potentials(
     )
     for system in systems:
         check_inner_species(small, system.numbers.tolist())
-    _warn_of_resonance(systems, number * timestep, "friction" in integrator.parameters)
+    _warn_of_resonance(systems, number * timestep)
     return MultipleTimeStepEvaluator(large, small, number, virials=integrator.cell_varies)
 
 
-def _warn_of_resonance(systems: Sequence[System], outer: float, friction: bool) -> None:
+def _warn_of_resonance(systems: Sequence[System], outer: float) -> None:
     lightest = min((float(np.min(system.masses)) for system in systems), default=np.inf)
-    limit = longest_outer_step(lightest, friction=friction)
+    limit = longest_outer_step(lightest)
     if outer <= limit:
         return
     logger.warning(
         "The large potential acts every %g fs, and atoms of %.3g amu vibrate fast enough to gain "
-        "energy from it beyond some %.2g fs%s; take fewer inner_steps, a shorter time step, or "
+        "energy from it beyond some %.2g fs; take fewer inner_steps, a shorter time step, or "
         "heavier hydrogens.",
         outer,
         lightest,
         limit,
-        "" if friction else " without friction",
     )
