@@ -27,7 +27,8 @@ from typing import Any, Final
 import numpy as np
 from cases import conditions, run_script
 from multiple_time_steps import Array, Steps, Verdict, hardware
-from slow_observables import Bench, check, moving, only_pairs, parser_of, steps_of
+from replica_frames import moving
+from slow_observables import Bench, check, only_pairs, parser_of, steps_of
 
 from mdgraph.engine import LangevinMiddle, Simulation
 from mdgraph.errors import SimulationError
