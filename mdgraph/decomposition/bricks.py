@@ -7,6 +7,7 @@ numbers of atoms along the first axis, each cut along the second, and these alon
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from mdgraph.neighbors.geometry import (
 )
 from mdgraph.neighbors.torch_builder import Brick
 from mdgraph.state import State
+
+UNEVEN: Final = 0.05
+"""How uneven bricks may become before planes move, see `BrickGrid.balanced`."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,29 @@ class BrickGrid:
                 groups *= number
         return torch.cat(found) if found else positions.new_zeros(0)
 
+    def balanced(self, positions: Tensor, cell: Tensor, pbc: Tensor, planes: Tensor) -> Tensor:
+        """These planes, or others where a brick holds too many atoms; does not sync on CUDA.
+
+        A function of its arguments alone, which gives planes that it gave back as they are.
+
+        Args:
+            positions: (N, 3) A, of one system.
+            cell: (1, 3, 3) A.
+            pbc: (1, 3) bool.
+            planes: (P,) from `planes`, of other positions.
+
+        Returns:
+            (P,), those of `planes` where the fullest brick has more atoms than bricks have on
+            average, n, and 5 % of n + 40 sqrt(n), and would have fewer.
+        """
+        new, mean = self.planes(positions, cell, pbc), len(positions) / len(self)
+        before, after = [
+            _numbers_of(self.owners(positions, cell, pbc, own), len(self)).amax()
+            for own in (planes, new)
+        ]
+        uneven = before > mean + UNEVEN * (mean + 40.0 * mean**0.5)
+        return torch.where(uneven & (after < before), new, planes)
+
     def brick(self, number: int, planes: Tensor, margin: float = 0.0) -> Brick:
         """One of the bricks.
 
@@ -183,13 +210,18 @@ def _equal_shares(values: Tensor, group: Tensor, groups: int, number: int) -> Te
     """Planes (G, number - 1) halfway between values that divide each group into equal shares."""
     order = values.argsort(stable=True)
     order = order[group[order].argsort(stable=True)]
-    counts = group.bincount(minlength=groups)
+    counts = _numbers_of(group, groups)
     starts = counts.cumsum(0) - counts
     shares = torch.arange(1, number, device=values.device)
     above = starts[:, None] + (shares * counts[:, None] + number - 1) // number
     ordered = values[order]
     last = len(values) - 1
     return 0.5 * (ordered[(above - 1).clamp(0, last)] + ordered[above.clamp(0, last)])
+
+
+def _numbers_of(group: Tensor, groups: int) -> Tensor:
+    """(G,) int64, atoms of each group; not by bincount, which reads the device."""
+    return group.new_zeros(groups).index_add_(0, group, torch.ones_like(group))
 
 
 def _part(values: Tensor, group: Tensor, planes: Tensor) -> Tensor:

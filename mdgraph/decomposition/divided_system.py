@@ -33,7 +33,7 @@ class DividedSystem:
         number: of the system, in calls of other ranks.
         lists: of it.
         grid: the bricks.
-        planes: (P,) T, between the bricks; they stay where they were at the start.
+        planes: (P,) T, between the bricks; on several ranks they follow atoms, before a chunk.
         margin: A, see OwnAtoms.
         stale: whether buffers are too small.
         cuts: how often buffers were made.

@@ -2,8 +2,8 @@
 
 Two cutters do it: torch on the host, and Triton's kernels, which have static shapes and return at
 once where no list was built since, so that they are part of a CUDA graph. Both are functions of
-the positions that the lists were built from and of planes that stay. Where a domain has more atoms
-than its buffers have room for, the rest is left out, and `outgrown` says so.
+the positions that the lists were built from and of planes. Where a domain has more atoms than its
+buffers have room for, the rest is left out, and `outgrown` says so.
 """
 
 from collections.abc import Callable, Sequence

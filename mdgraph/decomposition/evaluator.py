@@ -30,9 +30,9 @@ from mdgraph.state import State
 class DecomposedEvaluator(Evaluator):
     """A FusedTensorNet whose work on one system is divided among domains.
 
-    Planes between bricks are put such that all hold as many atoms at the start, and stay; the
-    domains are cut anew whenever the lists are built. States of another number of atoms are
-    evaluated whole, by this process.
+    Planes between bricks are put such that all hold as many atoms at the start; steps of several
+    ranks move them where atoms gather. Domains are cut anew whenever the lists are built. States
+    of another number of atoms are evaluated whole, by this process.
 
     Attributes:
         whole: the evaluator of undivided states.

@@ -470,11 +470,18 @@ class StepDynamics:
         """
         snapshot = self._checkpoint_state.copy(into)
         snapshot["step"], snapshot["clock"] = self.step, self.clock
+        snapshot["division"] = {name: value.clone() for name, value in self._division().items()}
         return snapshot
+
+    def _division(self) -> dict[str, Tensor]:
+        return self.calculation.evaluator.division(self.state)
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Writes a snapshot back and builds the lists from their references."""
         self.step = snapshot["step"]
         *clock, self.timestep = snapshot["clock"]
         self._time_origin = (clock[0], clock[1])
+        own, known = self._division(), snapshot.get("division", {})
+        for name in own.keys() & known.keys():
+            own[name].copy_(known[name])
         self._checkpoint_state.restore(snapshot)

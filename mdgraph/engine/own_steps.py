@@ -219,11 +219,25 @@ class OwnSteps:
             step: steps done before.
             count: to take.
         """
+        self._balance_()
         request = StepRequest(step, count, graphs.settings)
         self._exchange.call_(Call.STEPS, self.number, lambda: request)
         self._advance_(request, integrator)
         graphs.settings = self.graphs.settings
         self._exchange.finish_()
+
+    def _balance_(self) -> None:
+        """Moves the planes between bricks where atoms have gathered; does not sync on CUDA.
+
+        Before a chunk alone, so that one that is repeated has the planes that it had.
+        """
+        region, parts = self._calculation.state, self._divided()
+        first = parts[0]
+        planes = first.grid.balanced(region.positions, region.cell, region.pbc, first.planes)
+        moved = torch.stack([one.take_planes_(planes) for one in parts]).any()
+        for item in self._calculation.lists:
+            item.follow_(item.reference_positions, item.reference_cell, moved)
+            item.rebuilds.sub_(moved.to(item.rebuilds.dtype))
 
     def follow(self, request: StepRequest) -> None:
         """Takes steps that rank 0 asks for; on other ranks."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ase.build import bulk
 from ase.io import read
 from prepared import prepared_ranks
 
@@ -226,3 +227,73 @@ def test_two_gpus_step_their_own_atoms(
         assert_near(found["ample"][name]["through"], found["ample"][name]["again"], error)
     if "tight" in rooms:
         assert any("outgrew buffers" in line for line in found["tight"]["lines"])
+
+
+FLOW = """
+import json, logging, sys
+from mdgraph.decomposition import evaluator as evaluators
+from mdgraph.decomposition import own_atoms
+from mdgraph.engine import Simulation, VelocityVerlet
+from mdgraph.io.structures import read_system
+out, room, device, chunks = sys.argv[1:]
+own_atoms._MORE, evaluators.MARGIN = {"ample": (0.5, 8.0), "tight": (0.0, 1.0)}[room]
+lines = []
+log = logging.getLogger("mdgraph.engine.run_loop")
+log.setLevel(logging.INFO)
+log.addFilter(lambda record: lines.append(record.getMessage()) or False)
+run = Simulation(read_system(f"{out}/start.extxyz"), "copper-pbe", VelocityVerlet(2.0), seed=1,
+    device=device, temperature=300.0, maximum_temperature=1e9, skin=0.4, chunk=4,
+    domains="2x1x1", check=None)
+run.state.velocities[:, 0] += 0.3
+moved, owner, most, planes = 0, None, 0, set()
+for _ in range(int(chunks)):
+    run.run(4)
+    now = run._own_steps.atoms.owner.cpu().clone()
+    moved += 0 if owner is None else int((now != owner).sum())
+    owner, most = now, max(most, int(now.bincount(minlength=2).max()))
+    (at,) = run.calculation.evaluator.division(run.state).values()
+    planes.add(float(at))
+json.dump({"moved": moved, "most": most, "planes": len(planes), "lines": lines,
+    "places": run.state.positions.tolist()}, open(f"{out}/{room}.json", "w"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "chunks", "moved"),
+    [("cpu", 16, 200), pytest.param("cuda", 80, 1000, marks=pytest.mark.gpu(2))],
+)
+def test_planes_follow_atoms_that_gather(
+    processes: Any, tmp_path: Path, device: str, chunks: int, moved: int
+) -> None:
+    """A crystal flows through its cell, half of which is empty: no rank gets all of it.
+
+    So atoms change their ranks by hundreds, to the same bits on a CPU however little room is there.
+    """
+    atoms = bulk("Cu", "fcc", 3.64, cubic=True) * (14, 2, 2)
+    atoms.cell[0, 0] *= 2.0
+    atoms.positions += np.random.default_rng(0).normal(scale=0.05, size=atoms.positions.shape)
+    atoms.write(tmp_path / "start.extxyz")
+    (tmp_path / "flow.py").write_text(FLOW, encoding="utf-8")
+    env, pipe, found = os.environ | {"PYTHONPATH": str(ROOT)}, subprocess.PIPE, {}
+    for room in ("ample", "tight"):
+        words = ["flow.py", tmp_path, room, device, chunks]
+        ranks = prepared_ranks(processes, words, 2, env=env, cwd=tmp_path, stderr=pipe)
+        said = "".join(rank.communicate()[1] for rank in ranks)
+        assert [rank.returncode for rank in ranks] == [0, 0], said
+        found[room] = json.loads((tmp_path / f"{room}.json").read_text(encoding="utf-8"))
+        assert found[room]["moved"] > moved
+        assert found[room]["planes"] > 2
+        assert found[room]["most"] < 0.7 * len(atoms)
+    assert len(found["tight"]["lines"]) > len(found["ample"]["lines"])
+    error = 0.0 if device == "cpu" else 1e-4
+    np.testing.assert_allclose(
+        found["tight"]["places"], found["ample"]["places"], rtol=0.0, atol=error
+    )
+    one = Simulation(
+        read_system(tmp_path / "start.extxyz"), "copper-pbe", VelocityVerlet(2.0), seed=1,
+        device=device, temperature=300.0, maximum_temperature=1e9, skin=0.4, chunk=4, check=None,
+    )  # fmt: skip
+    one.state.velocities[:, 0] += 0.3
+    one.run(4 * chunks)
+    places = one.state.positions.cpu()
+    np.testing.assert_allclose(found["ample"]["places"], places, rtol=0.0, atol=max(1e-9, error))
