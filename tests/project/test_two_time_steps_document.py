@@ -327,7 +327,7 @@ def test_the_commands_of_the_script_are_understood(
 ) -> None:
     page = PAGE.read_text(encoding="utf-8") + RECIPE.read_text(encoding="utf-8")
     lines = [line for line in page.splitlines() if "python benchmarks/multiple" in line]
-    assert len(lines) == 7
+    assert len(lines) == 8
     for line in lines:
         words = line.split("benchmarks/")[1].split()
         monkeypatch.setattr(sys, "argv", words)
