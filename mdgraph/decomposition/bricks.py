@@ -147,15 +147,17 @@ class BrickGrid:
 
         Returns:
             (P,), those of `planes` where the fullest brick has more atoms than bricks have on
-            average, n, and 5 % of n + 40 sqrt(n), and would have fewer.
+            average, n, and 5 % of n + 40 sqrt(n), or the emptiest fewer than n / 2, and either
+            would come closer to n.
         """
         new, mean = self.planes(positions, cell, pbc), len(positions) / len(self)
-        before, after = [
-            _numbers_of(self.owners(positions, cell, pbc, own), len(self)).amax()
+        now, then = [
+            _numbers_of(self.owners(positions, cell, pbc, own), len(self)).aminmax()
             for own in (planes, new)
         ]
-        uneven = before > mean + UNEVEN * (mean + 40.0 * mean**0.5)
-        return torch.where(uneven & (after < before), new, planes)
+        full = (now.max > mean + UNEVEN * (mean + 40.0 * mean**0.5)) & (then.max < now.max)
+        empty = (now.min < 0.5 * mean) & (then.min > now.min)
+        return torch.where(full | empty, new, planes)
 
     def brick(self, number: int, planes: Tensor, margin: float = 0.0) -> Brick:
         """One of the bricks.

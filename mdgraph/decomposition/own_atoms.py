@@ -149,7 +149,9 @@ class OwnAtoms:
         rank, atoms = self._rank, len(self._state.numbers)
         counts = table.tolist()
         others = range(len(counts))
-        own = tuple(-(-min(more(counts[one][one]), atoms) // BLOCK) * BLOCK for one in others)
+        own = tuple(
+            -(-min(more(max(1, counts[one][one])), atoms) // BLOCK) * BLOCK for one in others
+        )
         send = tuple(0 if other == rank else more(counts[rank][other]) for other in others)
         receive = tuple(0 if other == rank else more(counts[other][rank]) for other in others)
         return OwnCapacity(own, send, receive)

@@ -190,6 +190,27 @@ def test_every_brick_holds_as_many_atoms_at_any_density() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_planes_move_where_a_brick_has_too_many_atoms_or_too_few(device: str) -> None:
+    """And neither for fewer than that nor twice at the same places."""
+    grid, draw = BrickGrid((2, 2, 2)), np.random.default_rng(0)
+    start = draw.uniform(0.0, 10.0, (800, 3))
+    cell, pbc = torch.eye(3, dtype=torch.float64)[None] * 10.0, torch.ones(1, 3, dtype=torch.bool)
+    rest = cell.to(device), pbc.to(device)
+    places = torch.as_tensor(start, device=device)
+    planes = grid.planes(places, *rest)
+    last = grid.owners(places, *rest, planes) == 7
+    others = torch.as_tensor(draw.uniform(0.0, 10.0, (800, 3)), device=device)
+    for gone, moves in ((10, False), (70, True)):
+        chosen = last & (last.cumsum(0) <= gone)
+        now = torch.where(chosen[:, None], others, places)
+        new = grid.balanced(now, *rest, planes)
+        assert torch.equal(new, planes) != moves
+        if moves:
+            assert set(grid.owners(now, *rest, new).bincount().tolist()) == {100}
+        assert torch.equal(grid.balanced(now, *rest, new), new)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_run_in_domains_keeps_its_energy_and_path(device: str) -> None:
     """Lists are rebuilt, and bricks cut anew, several times, as at 2,000 K atoms move far."""
     system = water((1, 1, 1))
