@@ -580,12 +580,12 @@ from mdgraph.io.structures import read_system
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 join_ranks()
-out, count = sys.argv[1], int(sys.argv[2])
+out, count, potential = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 system, missed = read_system(f"{out}/start.extxyz"), []
 for precision in ("mixed", "double"):
     found = []
     for domains in (1, count):
-        evaluator = FusedTensorNet(load("water-pbe0"), precision, "cpu")
+        evaluator = FusedTensorNet(load(potential), precision, "cpu")
         evaluator = in_domains(evaluator, [system], domains) if domains > 1 else evaluator
         state = State([system], "cpu", evaluator.precision.state)
         evaluator.evaluate_(state, [NeighborList(state, cut, 0.3) for cut in evaluator.cutoffs])
@@ -597,14 +597,15 @@ json.dump(missed, open(f"{out}/missed.json", "w"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [3, 4, 8])
-def test_ranks_have_the_forces_of_one(tmp_path: Path, count: int) -> None:
-    read(ROOT / "potentials" / "water-pbe0" / "start.extxyz").repeat((2, 1, 1)).write(
-        tmp_path / "start.extxyz"
-    )
+@pytest.mark.parametrize(
+    ("count", "case"), [(3, "water"), (4, "water"), (8, "water"), (4, "slab"), (8, "skewed cell")]
+)
+def test_ranks_have_the_forces_of_one(tmp_path: Path, count: int, case: str) -> None:
+    potential, system, _ = CASES[case]
+    to_ase(system()).write(tmp_path / "start.extxyz")
     (tmp_path / "forces.py").write_text(FORCES, encoding="utf-8")
     words = ["-m", "torch.distributed.run", "--nproc-per-node", str(count), "--standalone"]
-    process = started([*words, "forces.py", str(tmp_path), str(count)], tmp_path)
+    process = started([*words, "forces.py", str(tmp_path), str(count), potential], tmp_path)
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 0, said
     mixed, double = json.loads((tmp_path / "missed.json").read_text(encoding="utf-8"))

@@ -260,7 +260,11 @@ json.dump({"moved": moved, "most": most, "planes": len(planes), "lines": lines,
 
 @pytest.mark.parametrize(
     ("device", "chunks", "moved"),
-    [("cpu", 16, 200), pytest.param("cuda", 80, 1000, marks=pytest.mark.gpu(2))],
+    [
+        ("cpu", 16, 200),
+        pytest.param("cpu", 80, 1000, marks=pytest.mark.slow),
+        pytest.param("cuda", 80, 1000, marks=pytest.mark.gpu(2)),
+    ],
 )
 def test_planes_follow_atoms_that_gather(
     processes: Any, tmp_path: Path, device: str, chunks: int, moved: int
