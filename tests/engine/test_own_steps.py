@@ -300,4 +300,6 @@ def test_planes_follow_atoms_that_gather(
     one.state.velocities[:, 0] += 0.3
     one.run(4 * chunks)
     places = one.state.positions.cpu()
-    np.testing.assert_allclose(found["ample"]["places"], places, rtol=0.0, atol=max(1e-9, error))
+    # Sums in other orders round features of `mixed` differently some day.
+    error = max(1e-9 if chunks < 20 else 1e-6, error)
+    np.testing.assert_allclose(found["ample"]["places"], places, rtol=0.0, atol=error)
