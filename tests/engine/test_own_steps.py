@@ -195,7 +195,8 @@ def test_ranks_that_step_their_own_atoms_go_the_way_of_one(
     processes: Any, tmp_path: Path, names: tuple[str, ...], domains: str
 ) -> None:
     """To the same bits with late messages, too little room, too narrow a margin, or from a file."""
-    rooms = ["tight", "narrow", "late"] if "hot" in names else ["tight"]
+    more = {"hot": ["narrow"], "langevin": ["late"]}
+    rooms = ["tight", *more.get(names[0], [])]
     found = ends(processes, tmp_path, names, domains, "cpu", "ample", *rooms)
     ample = found["ample"]
     for name in names:
