@@ -76,4 +76,5 @@ def test_tiles_of_many_atoms_agree_with_the_oracle(precision: str) -> None:
     state = computed(settings, system, precision)
     scale = float(exact.forces.square().mean().sqrt())
     error = (state.forces.cpu() - exact.forces).square().mean().sqrt()
+    # `fast` errs by 2.24e-3 on a GPU and by less than 2e-3 in the interpreter.
     assert float(error) < (2e-5 if precision == "mixed" else 3e-3) * scale
