@@ -236,7 +236,7 @@ class Gathering:
         if path is None or self.record is None:
             return
         text = json.dumps({"asked": self.asked, "samples": vars(self.samples)})
-        write_atomically(self.record, lambda place: place.write_text(text, encoding="utf-8"))
+        write_atomically(self.record, text)
         save_restart(simulation, path)
 
     def show(self) -> None:

@@ -587,7 +587,7 @@ def collect(work: Path, summary: Mapping[str, Any]) -> None:
     metrics = metrics_of(work / chosen)
     metrics |= {name: value for name, value in summary.items() if name != "runs"}
     text = json.dumps(metrics, indent=1) + "\n"
-    write_atomically(target / "metrics.json", lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomically(target / "metrics.json", text)
 
 
 def table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
@@ -721,12 +721,10 @@ def main() -> None:
         summaries[name] = summarise(own, known, list(dict.fromkeys(wrong[name])))
         text = json.dumps(summaries[name], indent=1) + "\n"
         path = options.out / name / "metrics.json"
-        write_atomically(path, lambda place, text=text: place.write_text(text, encoding="utf-8"))
+        write_atomically(path, text)
         collect(options.out / name, summaries[name])
     text = table(summaries)
-    write_atomically(
-        options.out / "errors.md", lambda path: path.write_text(text, encoding="utf-8")
-    )
+    write_atomically(options.out / "errors.md", text)
     print(text, end="")
     if not complete:
         sys.exit(1)

@@ -384,13 +384,9 @@ class Bench:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self.read()
             text = json.dumps(self.record, indent=1)
-            write_atomically(
-                self.file, lambda place: place.write_text(text + "\n", encoding="utf-8"), new=False
-            )
+            write_atomically(self.file, text + "\n")
             table = markdown(self.record)
-            write_atomically(
-                self.table, lambda place: place.write_text(table, encoding="utf-8"), new=False
-            )
+            write_atomically(self.table, table)
 
     def simulation(
         self, systems: list[System], mass: float | None, steps: Steps, **more: Any

@@ -191,9 +191,7 @@ def main() -> None:
             print(TABLE.text(row), flush=True)
     text = json.dumps(result, indent=1) + "\n"
     target = options.out.with_name
-    write_atomically(
-        target(f"{options.out.name}.json"), lambda path: path.write_text(text, "utf-8")
-    )
+    write_atomically(target(f"{options.out.name}.json"), text)
     write_atomically(target(f"{options.out.name}.png"), picture(result).savefig)
 
 

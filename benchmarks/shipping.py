@@ -437,7 +437,7 @@ def write(root: Path = ROOT) -> None:
 
 def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
     text = json.dumps(metrics, indent=1) + "\n"
-    write_atomically(folder / "metrics.json", lambda path: path.write_text(text, encoding="utf-8"))
+    write_atomically(folder / "metrics.json", text)
 
 
 def write_between(path: Path, marks: tuple[str, str], text: str) -> None:

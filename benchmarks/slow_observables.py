@@ -149,9 +149,7 @@ class Bench:
 
     def write(self) -> None:
         content = json.dumps(self.record) + "\n"
-        write_atomically(
-            self.file, lambda place: place.write_text(content, encoding="utf-8"), new=False
-        )
+        write_atomically(self.file, content)
 
     def made(self, steps: Steps) -> dict[str, Any] | None:
         """A run of a row; None if its time was too short."""

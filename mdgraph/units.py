@@ -30,6 +30,15 @@ AVOGADRO: Final = 6.02214076e23
 KILOJOULE_PER_MOLE: Final = 1e3 / (ELEMENTARY_CHARGE * AVOGADRO)
 """One kJ/mol in eV (1.0364e-2)."""
 
+NANOMETRE: Final = 10.0
+"""A."""
+
+PICOSECOND: Final = 1000.0
+"""fs."""
+
+NANOMETRE_PER_PICOSECOND: Final = NANOMETRE / PICOSECOND
+"""A/fs."""
+
 SPEED_OF_LIGHT: Final = 2.99792458e-5
 """cm/fs: a period in fs is 1 over this and the wavenumber in 1/cm."""
 

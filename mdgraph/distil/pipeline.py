@@ -221,8 +221,7 @@ def _check_student(config: DistilConfig, starts: Sequence[System]) -> None:
         known = load(config.start_from).uses_charge
         cure = "start_from a potential that does"
     else:
-        network = config.potential
-        known = network.charge_factor or network.architecture == "tensornet2"
+        known = config.potential.of((1,)).uses_charge
         cure = "take charge_factor: true into potential"
     if not known:
         raise InputError(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.system import System, Topology
-from mdgraph.units import NUMBERS
+from mdgraph.units import NANOMETRE, NANOMETRE_PER_PICOSECOND, NUMBERS
 
 _logger = logging.getLogger(__name__)
 
@@ -520,10 +520,6 @@ def _tokens(text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 _NAMES_END: Final = 20
-_NANOMETER: Final = 10.0
-"""A."""
-_NM_PER_PS: Final = 0.01
-"""A/fs."""
 _GRO_NUMBER: Final = re.compile(r"\s*[+-]?\d+\.\d+\s*")
 _GRO_BOX: Final = ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1))
 """Vector and axis of each number of a box."""
@@ -577,8 +573,8 @@ def _gro_system(path: Path, frame: int, lines: Sequence[str], first: int) -> Sys
             residue_name,
         ):
             residues += 1  # numbers begin anew after 99,999
-        x, y, z = (_NANOMETER * value for value in values[:3])
-        velocities.append(tuple(_NM_PER_PS * value for value in values[3:6]))
+        x, y, z = (NANOMETRE * value for value in values[:3])
+        velocities.append(tuple(NANOMETRE_PER_PICOSECOND * value for value in values[3:6]))
         atoms.append(
             NamedAtom(
                 serial=str(len(atoms) + 1),
@@ -636,5 +632,5 @@ def _gro_box(line: str) -> NDArray[np.float64]:
         raise ValueError(line)
     cell: NDArray[np.float64] = np.zeros((3, 3))
     for (vector, axis), value in zip(_GRO_BOX, values, strict=False):
-        cell[vector, axis] = _NANOMETER * value
+        cell[vector, axis] = NANOMETRE * value
     return cell

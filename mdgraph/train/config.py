@@ -1,6 +1,6 @@
 """Options of a training and of the terms of its loss, from a YAML file or Python."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -177,10 +177,14 @@ class NetworkConfig(Part):
     """Screened repulsion of nuclei, such as [{kind: matgl, cutoff: 5}], or [{kind: contact,
     cutoff: 2}] between atoms nearer than bonds (0.7 of the sum of their covalent radii)."""
 
+    def of(self, species: Sequence[int], **about: Any) -> TensorNetConfig:
+        """The network for these elements; `about` are fields that training sets itself."""
+        return TensorNetConfig(species=tuple(species), **self.model_dump(), **about)
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         try:
-            TensorNetConfig(species=(1,), **self.model_dump())
+            self.of((1,))
         except ValidationError as error:
             message = error.errors(include_url=False)[0]["msg"]
             raise ValueError(message.removeprefix("Value error, ")) from None

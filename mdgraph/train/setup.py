@@ -20,7 +20,6 @@ from mdgraph.errors import InputError, name_some
 from mdgraph.host_memory import available_host_memory, check_fits
 from mdgraph.models import (
     PotentialModule,
-    TensorNetConfig,
     TensorNetPotential,
     check_coulomb_range,
 )
@@ -187,7 +186,7 @@ def new_potential(config: TrainConfig, dataset: Dataset, name: str) -> TensorNet
             "potential.repulsion: the ranges of torchmdnet_network come with a checkpoint alone; "
             "take matgl or torchmdnet_prior, or start_from a checkpoint."
         )
-    network = TensorNetConfig(species=tuple(numbers), **config.potential.model_dump(), **about)
+    network = config.potential.of(numbers, **about)
     with torch.device("meta"):
         count = TensorNetPotential(network).parameter_count
     check_fits(

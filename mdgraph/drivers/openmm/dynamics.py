@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import openmm
 
-from mdgraph.drivers.openmm.topology import PICOSECOND
 from mdgraph.engine import (
     Integrator,
     LangevinMiddle,
@@ -16,7 +15,7 @@ from mdgraph.engine import (
     VelocityVerlet,
 )
 from mdgraph.errors import InputError
-from mdgraph.units import BAR
+from mdgraph.units import BAR, PICOSECOND
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,6 @@ from mdgraph.drivers.lock import EVALUATION_LOCK
 from mdgraph.drivers.openmm.dynamics import Dynamics
 from mdgraph.drivers.openmm.topology import (
     FORCE,
-    NANOMETRE,
-    PICOSECOND,
-    SPEED,
     Array,
     Particles,
     check_unit,
@@ -33,7 +30,7 @@ from mdgraph.errors import FileError, InputError
 from mdgraph.evaluators import Evaluator
 from mdgraph.state import places_of
 from mdgraph.system import System, make_whole
-from mdgraph.units import KILOJOULE_PER_MOLE
+from mdgraph.units import KILOJOULE_PER_MOLE, NANOMETRE, NANOMETRE_PER_PICOSECOND, PICOSECOND
 
 logger = logging.getLogger(__name__)
 
@@ -277,7 +274,9 @@ class ContextSync:
                 openmm.Context.setPeriodicBoxVectors(context, *self._box)
             self._positions = positions @ self._rotation / NANOMETRE
             openmm.Context.setPositions(context, self._positions)
-            openmm.Context.setVelocities(context, velocities @ self._rotation / SPEED)
+            openmm.Context.setVelocities(
+                context, velocities @ self._rotation / NANOMETRE_PER_PICOSECOND
+            )
             openmm.Context.setTime(context, self._engine.time / PICOSECOND)
             openmm.Context.setStepCount(context, self._engine.step)
             self._context_stale = False
@@ -359,7 +358,11 @@ class ContextSync:
             self._place(engine, positions)
         self._positions, self._box = positions, vectors
         if "velocities" in self.edits:
-            velocities = state.getVelocities(asNumpy=True)._value * SPEED @ self._rotation.T
+            velocities = (
+                state.getVelocities(asNumpy=True)._value
+                * NANOMETRE_PER_PICOSECOND
+                @ self._rotation.T
+            )
             engine.state.velocities.copy_(torch.tensor(velocities))
             if self._factory.particles.fixed:
                 engine.state.fix_(self._factory.particles.fixed)

@@ -19,7 +19,7 @@ from mdgraph.arguments import real_array
 from mdgraph.engine.checks import check_lengths
 from mdgraph.errors import InputError, name_some
 from mdgraph.system import System, lower_triangular
-from mdgraph.units import COVALENT_RADII, KILOJOULE_PER_MOLE, standard_masses
+from mdgraph.units import COVALENT_RADII, KILOJOULE_PER_MOLE, NANOMETRE, standard_masses
 
 Array = NDArray[np.float64]
 
@@ -56,15 +56,6 @@ def reduced(cell: Any) -> tuple[Array, Array]:
         vector[axis] = np.clip(vector[axis], -0.5 * before[axis], 0.5 * before[axis])
     return box, rotation
 
-
-NANOMETRE: Final = 10.0
-"""A."""
-
-PICOSECOND: Final = 1000.0
-"""fs."""
-
-SPEED: Final = NANOMETRE / PICOSECOND
-"""A/fs in one nm/ps."""
 
 FORCE: Final = KILOJOULE_PER_MOLE / NANOMETRE
 """eV/A in one kJ/mol/nm."""

@@ -18,7 +18,7 @@ from mdgraph.checkpoints.location import locate
 from mdgraph.devices import device_named, shared_stream
 from mdgraph.drivers.arguments import with_coulomb_cutoff
 from mdgraph.drivers.lock import EVALUATION_LOCK
-from mdgraph.drivers.openmm.topology import FORCE, NANOMETRE, Array, check_unit
+from mdgraph.drivers.openmm.topology import FORCE, Array, check_unit
 from mdgraph.engine import Calculation
 from mdgraph.engine.calculation import as_evaluator, check_charge
 from mdgraph.errors import FileError, InputError
@@ -28,7 +28,7 @@ from mdgraph.models import PotentialModule, check_coulomb_range, check_species, 
 from mdgraph.models.terms import term_texts
 from mdgraph.precision import precision_named
 from mdgraph.system import System
-from mdgraph.units import KILOJOULE_PER_MOLE
+from mdgraph.units import KILOJOULE_PER_MOLE, NANOMETRE
 
 
 @dataclass(frozen=True)

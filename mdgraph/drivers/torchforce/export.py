@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from mdgraph.arguments import checked
 from mdgraph.devices import device_named
-from mdgraph.drivers.openmm.topology import NANOMETRE
 from mdgraph.engine.calculation import Calculation
 from mdgraph.errors import InputError
 from mdgraph.io.files import refuse_existing, write_atomically
@@ -27,7 +26,7 @@ from mdgraph.models import AbsolutePositions, Atoms, PotentialModule, check_spec
 from mdgraph.neighbors.pairs import PairBlock, Pairs
 from mdgraph.precision import precision_named
 from mdgraph.system import System, total_charge
-from mdgraph.units import KILOJOULE_PER_MOLE
+from mdgraph.units import KILOJOULE_PER_MOLE, NANOMETRE
 
 MARGIN: Final = 1.5
 """Slots for the neighbors of an atom, over the most that the structure needs."""
