@@ -20,6 +20,7 @@ from mdgraph.data.dataset import Dataset, compositions, fit_references
 from mdgraph.data.keys import ENERGY, LENGTH, PRESSURE, Units
 from mdgraph.data.similarity import (
     NEAR,
+    CompositionGroup,
     Contacts,
     EqualFrames,
     EqualPairs,
@@ -110,16 +111,17 @@ class Consistency:
 
 
 def similar_pairs(dataset: Dataset) -> Array:
-    """Pairs (P, 5) of frames with the same atoms in the same order, and the same cell.
+    """Pairs (P, 5) of frames with the same atoms in the same order, the same cell and charge.
 
     Columns: distance (A), energy difference (eV), work of the forces (eV), the two frames.
     """
-    members_by_key: dict[bytes, list[int]] = defaultdict(list)
+    members_by_key: dict[tuple[bytes, float], list[int]] = defaultdict(list)
     for index, frame in enumerate(dataset.frames()):
         assert frame.forces is not None
         if len(frame) > 1 and np.isfinite(frame.energy) and np.isfinite(frame.forces).all():
             cell = frame.cell.round(6).tobytes() if frame.pbc.any() else b""
-            members_by_key[frame.numbers.tobytes() + frame.pbc.tobytes() + cell].append(index)
+            atoms = frame.numbers.tobytes() + frame.pbc.tobytes() + cell
+            members_by_key[atoms, float(frame.charge)].append(index)
     tables = [np.zeros((0, 5))]
     for members in members_by_key.values():
         step = max(1, len(members) // _FRAMES)
@@ -233,6 +235,9 @@ def _suspicion(slope: float, is_precise: bool) -> str:
         return f"{sign_error}, and {best}" if sign_error else best
     return "energies and forces are not in the same units, or not of the same calculation"
 
+
+_CONTRADICTION: Final = 1e-3
+"""eV per atom between frames at the same places; converged calculations repeat a tenth of it."""
 
 _MIN_SPREAD: Final = 0.5
 """eV per atom; smaller deviations can occur within one level of theory."""
@@ -616,10 +621,21 @@ def _duplicates(dataset: Dataset, split: Split | None, near: float) -> Iterator[
     for number, (_, frames) in enumerate(split_parts):
         parts[frames] = number
     equal_frames, temporal_leakage = EqualFrames(parts, near), TemporalLeakage(parts)
+    contradictions: list[tuple[float, int, int]] = []
     for group in composition_groups(dataset):
+        contradictions += _contradictions(dataset, group)
         equal_frames.add(group)
         if split_parts:
             temporal_leakage.add(group)
+    if contradictions:
+        names = [f"{low} and {high}" for low, high in sorted(pair[1:] for pair in contradictions)]
+        yield Finding(
+            True,
+            f"Energies of frames with the same atoms at the same places differ by up to "
+            f"{max(contradictions)[0]:.3g} eV an atom ({name_some(names, 4)}), which no potential "
+            "can fit: they are of several spins, which are not read, of other units or levels of "
+            "theory, or did not converge; leave all but one of each out.",
+        )
     same_part_pairs = EqualPairs()
     for (low, high, is_strain), equal_pairs in equal_frames.pairs().items():
         if is_strain and (low == high or high == len(split_parts)):
@@ -644,6 +660,18 @@ def _duplicates(dataset: Dataset, split: Split | None, near: float) -> Iterator[
         part_leakage = temporal_leakage.of_part(number)
         if part_leakage.leak:
             yield Finding(True, part_leakage.sentence(name))
+
+
+def _contradictions(dataset: Dataset, group: CompositionGroup) -> Iterator[tuple[float, int, int]]:
+    """Difference (eV an atom) and frames of lowest and highest energy, of copies that differ."""
+    energies = dataset.energy[group.members] / dataset.atoms[group.members]
+    order = np.lexsort((energies, group.geometry))
+    order = order[np.isfinite(energies[order])]
+    starts = np.flatnonzero(np.diff(group.geometry[order], prepend=-1))
+    for copies in np.split(order, starts[1:]):
+        if len(copies) and energies[copies[-1]] - energies[copies[0]] > _CONTRADICTION:
+            low, high = np.sort(group.members[copies[[0, -1]]]).tolist()
+            yield float(energies[copies[-1]] - energies[copies[0]]), low, high
 
 
 def _same(equal_pairs: EqualPairs, parts: str, near: float) -> str:

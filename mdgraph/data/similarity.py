@@ -263,7 +263,7 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class CompositionGroup:
-    """F frames of one composition, two or more, with K distinct geometries.
+    """F frames of one composition and charge, two or more, with K distinct geometries.
 
     Attributes:
         members: (F,) frame numbers, ascending.
@@ -315,16 +315,16 @@ class CompositionGroup:
 
 
 def composition_groups(dataset: Dataset) -> Iterator[CompositionGroup]:
-    """Yields all groups of frames with the same composition; reads all frames.
+    """Yields all groups of frames with the same composition and charge; reads all frames.
 
     If all members are copies of one frame, the descriptors have no columns.
     """
     digests = np.array([_digest(frame) for frame in dataset.frames()], dtype=object)
     elements, counts = compositions(dataset)
-    members_by_row: dict[bytes, list[int]] = defaultdict(list)
+    members_by_key: dict[tuple[bytes, float], list[int]] = defaultdict(list)
     for index, row in enumerate(counts):
-        members_by_row[row.tobytes()].append(index)
-    for frames in members_by_row.values():
+        members_by_key[row.tobytes(), float(dataset.charge[index])].append(index)
+    for frames in members_by_key.values():
         if len(frames) < 2:
             continue
         members = np.array(frames)

@@ -178,3 +178,23 @@ def test_energies_in_two_units_are_seen(
     assert said in texts
     assert ("lie in two heaps" in texts) == (files == 1)
     assert ("between 1.xyz and 0.xyz" in texts) == (files == 2)
+
+
+def test_frames_of_two_charges_are_neither_copies_nor_leaks(tmp_path: Path) -> None:
+    """Vertical ionisation: the same places, neutral and charged, 5 eV apart."""
+    neutral = [labelled(one) for one in trajectory()]
+    charged = [replace(one, charge=1.0, energy=one.energy + 5.0) for one in neutral]
+    with written(tmp_path / "set.h5", neutral + charged) as dataset:
+        split = random_split(dataset, 0.25, 0, seed=0)
+        assert check_dataset(dataset, split) == []
+        assert energy_force_consistency(dataset, similar_pairs(dataset)).certain
+
+
+def test_copies_whose_energies_differ_are_wrong(tmp_path: Path) -> None:
+    """A singlet and a triplet, of which the data set does not know."""
+    frames = [labelled(one) for one in trajectory()]
+    assert findings(tmp_path, [*frames, replace(frames[3])]) == []
+    triplets = [replace(frames[place], energy=frames[place].energy + 0.5) for place in (3, 7)]
+    (found,) = findings(tmp_path, [*frames, *triplets])
+    assert "same places differ by up to 0.1 eV an atom (3 and 40, 7 and 41)" in found
+    assert "spin" in found
