@@ -7,6 +7,7 @@ its frames.
 
 import contextlib
 import hashlib
+import logging
 import math
 import zipfile
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -25,8 +26,10 @@ from mdgraph.data.keys import NONE, Gaps, Request, Units, check_labels, choose_k
 from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.io.files import disk_failure, disk_failures, largest_unpacked, readable_file
 from mdgraph.io.hdf5 import members, open_to_read, read_failures
-from mdgraph.io.structures import CHARGE_KEYS, read_atoms, unreadable
+from mdgraph.io.structures import CHARGE_KEYS, SINGLETS, read_atoms, unreadable
 from mdgraph.units import NUMBERS as NUMBERS_OF_SYMBOLS
+
+logger = logging.getLogger(__name__)
 
 _STRESSES: Final = ((6,), (9,), (3, 3))
 
@@ -66,6 +69,16 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
             keys[label] = key
     check_labels(path.name, keys, names, request.keys, max(map(len, frames)))
     keys |= _optional_keys(path, {"group": ("config_type",)}, names, request)
+    for name in names.intersection(SINGLETS):
+        spins = sorted({str(labels[name]) for labels in values if name in labels})
+        if len(spins) > 1:
+            logger.warning(
+                "%s: frames have the spins %s in '%s', which are not read: no potential can tell "
+                "them apart; give frames of one spin",
+                path.name,
+                name_some(spins, 4),
+                name,
+            )
     return keys, _labelled_frames(path, frames, values, keys, request)
 
 
@@ -275,7 +288,7 @@ def frames_of_table(
         (keys.get("dipole", ""), "dipole"),
     ):
         if name in table:
-            _check_stated_unit(where, name, table[name], label, units)
+            _check_stated_unit(where, name, table, label, units)
     positions = _real(where, positions_name, table[positions_name])
     positions = positions[None] if positions.ndim == 2 else positions
     stored_numbers = _atomic_numbers(where, numbers_name, table[numbers_name])
@@ -421,9 +434,16 @@ def _texts(value: Any) -> NDArray[Any]:
     return np.char.decode(value) if value.dtype.kind == "S" else value
 
 
-def _check_stated_unit(where: str, name: str, value: Any, label: str, units: Units) -> None:
-    """Raises InputError if the file states another unit than `units`."""
-    attribute = getattr(value, "attrs", {}).get("units")
+def _check_stated_unit(where: str, name: str, table: Table, label: str, units: Units) -> None:
+    """Raises InputError if the file states another unit than `units`.
+
+    HDF5 states it as an attribute of the array, sGDML in arrays `e_unit` and `r_unit` of a table.
+    """
+    attribute = getattr(table[name], "attrs", {}).get("units")
+    names = {"energy": ("e_unit",), "length": ("r_unit",), "force": ("e_unit", "r_unit")}
+    parts = [table.get(key) for key in names.get(label, ())]
+    if attribute is None and parts and all(_is_text(part) and part.size == 1 for part in parts):
+        attribute = "/".join(str(_texts(np.asarray(part)).item()) for part in parts)
     if attribute is None:
         return
     text = attribute.decode() if isinstance(attribute, bytes) else str(attribute)

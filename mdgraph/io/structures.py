@@ -53,6 +53,10 @@ _logger = logging.getLogger(__name__)
 CHARGE_KEYS: Final = ("charge", "total_charge")
 """Names of a total charge in `info`, the first that is there."""
 
+# A singlet has 0 unpaired electrons and the multiplicity 1; `spin` may mean either.
+SINGLETS: Final = {"spin": (0.0, 1.0), "spin_multiplicity": (1.0,), "multiplicity": (1.0,)}
+"""Names of a spin in `info`, and the values that a singlet may have there."""
+
 _UNLIKE: Final = 0.5
 """amu between the mass of a type and that of an element beyond which it is no such element."""
 
@@ -145,8 +149,7 @@ def _number(info: dict[str, Any], key: str) -> float | None:
 
 
 def _check_singlet(info: dict[str, Any]) -> None:
-    # A singlet has 0 unpaired electrons and the multiplicity 1; `spin` may mean either.
-    for key, singlets in (("spin", (0.0, 1.0)), ("spin_multiplicity", (1.0,))):
+    for key, singlets in SINGLETS.items():
         spin = _number(info, key)
         if spin is not None and spin not in singlets:
             raise InputError(

@@ -471,7 +471,7 @@ _PERIODIC: Final = {
     " ".join("FT"[flag] for flag in flags).encode(): flags
     for flags in itertools.product((False, True), repeat=3)
 }
-_UNUSUAL_ENTRIES: Final = {b"total_charge", b"spin", b"spin_multiplicity"} | {
+_UNUSUAL_ENTRIES: Final = {b"total_charge", b"spin", b"spin_multiplicity", b"multiplicity"} | {
     name.encode()
     for name in {*extxyz.per_config_properties, *extxyz.SPECIAL_3_3_KEYS}
     - {"energy", "free_energy", "stress", "Lattice"}

@@ -480,3 +480,33 @@ def test_archives_that_hold_objects_or_more_than_they_can(tmp_path: Path) -> Non
     with pytest.raises(FileError, match=r"b\.npz"):
         imported(path)
     assert len(imported(tables(tmp_path / "c.npz"))) == 2
+
+
+def test_frames_of_several_spins_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    frames = renamed(copper(4), "energy", "forces", multiplicity=1)
+    path = tmp_path / "a.xyz"
+    ase.io.write(path, frames, format="extxyz")
+    imported(path)
+    assert "spin" not in caplog.text
+    frames[2].info["multiplicity"] = 3
+    ase.io.write(path, frames, format="extxyz")
+    imported(path)
+    assert "spins 1, 3 in 'multiplicity', which are not read" in caplog.text
+
+
+def test_units_that_an_archive_of_sgdml_states_are_those_of_the_import(tmp_path: Path) -> None:
+    frames = copper(6)[::2]
+    arrays = {
+        "z": frames[0].numbers,
+        "R": np.array([one.positions for one in frames]),
+        "E": np.array([[one.get_potential_energy()] for one in frames]),
+        "F": np.array([one.get_forces() for one in frames]),
+    }
+    path = tmp_path / "a.npz"
+    np.savez(path, **arrays, e_unit="kcal/mol", r_unit="Ang")
+    with pytest.raises(InputError, match=r"E are in kcal/mol, not in eV; give --energy-unit"):
+        imported(path)
+    assert len(imported(path, units=Units(energy="kcal/mol"))) == 3
+    np.savez(path, **arrays, e_unit="eV", r_unit="bohr")
+    with pytest.raises(InputError, match=r"R are in bohr, not in A"):
+        imported(path)

@@ -435,7 +435,7 @@ class TestASE:
         assert len(from_ase(atoms)) == 3
 
     @pytest.mark.parametrize(
-        ("key", "spin"), [("spin", 2), ("spin", 3), ("spin_multiplicity", 0), ("spin", "up")]
+        ("key", "spin"), [("spin", 2), ("spin", 3), ("multiplicity", 2), ("spin", "up")]
     )
     def test_other_spins_are_refused(self, key: str, spin: object) -> None:
         atoms = self.water()

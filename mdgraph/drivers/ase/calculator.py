@@ -39,7 +39,7 @@ from mdgraph.errors import InputError, StressUndefinedError, name_some
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import self_check
 from mdgraph.gpu.graphs import GraphPool
-from mdgraph.io.structures import CHARGE_KEYS, from_ase, held_atoms
+from mdgraph.io.structures import CHARGE_KEYS, SINGLETS, from_ase, held_atoms
 from mdgraph.models import Potential, check_coulomb_range
 from mdgraph.precision import Precision, precision_named
 from mdgraph.system import System, total_charge
@@ -51,7 +51,7 @@ Array = NDArray[np.float64]
 _VOIGT: Final = (0, 4, 8, 5, 2, 1)
 """Places of xx, yy, zz, yz, xz, xy in a matrix, row by row."""
 
-_INFO: Final = (*CHARGE_KEYS, "spin", "spin_multiplicity")
+_INFO: Final = (*CHARGE_KEYS, *SINGLETS)
 """Entries of `atoms.info` that `from_ase` reads and ASE does not compare."""
 
 _BUFFERED_ATOMS: Final = 4096
