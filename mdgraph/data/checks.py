@@ -423,6 +423,9 @@ _FEWEST_CELLS: Final = 8
 _BREATHING: Final = 0.01
 """Frames of the same atoms, and the relative spread of their volumes, from which signs are told."""
 
+_ALL_ELECTRONS: Final = 0.05
+"""Relative difference between energies of all electrons, of atoms and by methods."""
+
 _FORCE_UNITS: Final = ("kcal/mol/A", "kJ/mol/A", "kJ/mol/nm", "meV/A")
 
 
@@ -459,6 +462,27 @@ def _labels(dataset: Dataset) -> Iterator[Finding]:
             f"No energy is in {_frame_count(len(unlabelled))} ({name_some(unlabelled)}), which "
             "train forces alone; convert with --missing drop to leave them out.",
         )
+    elements, counts = compositions(dataset)
+    known = np.isfinite(dataset.energy)
+    ratios = dataset.energy[known] / (counts[known] @ _energy_of_all_electrons(elements))
+    ratio = float(np.median(ratios)) if known.any() else 0.0
+    for unit, factor in ENERGY.items():
+        if factor < 0.5 and abs(ratio * factor - 1.0) < _ALL_ELECTRONS:
+            yield Finding(
+                True,
+                f"Energies are {ratio:.4g} times those of all electrons of the atoms, so they are "
+                f"in {unit}; convert again with --energy-unit {unit}.",
+            )
+
+
+def _energy_of_all_electrons(numbers: Index) -> Array:
+    """Energies (E,) of free atoms in eV, without relativity, within 1 % from carbon on.
+
+    Thomas and Fermi's with the terms of Scott and Schwinger, DOI 10.1103/PhysRevA.24.2353.
+    """
+    charges = numbers.astype(np.float64)
+    hartree = -0.768745 * charges ** (7 / 3) + 0.5 * charges**2 - 0.2699 * charges ** (5 / 3)
+    return ENERGY["hartree"] * hartree
 
 
 def _forces(dataset: Dataset, contacts: Contacts) -> Iterator[Finding]:

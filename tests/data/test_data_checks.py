@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ase import Atoms
-from ase.build import bulk
+from ase.build import bulk, molecule
 from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.neighborlist import primitive_neighbor_list
@@ -16,6 +16,7 @@ from scipy.spatial.transform import Rotation
 
 from mdgraph.data import LabelledFrame, Provenance, open_dataset, write_dataset
 from mdgraph.data.checks import check_dataset, energy_force_consistency, similar_pairs
+from mdgraph.data.keys import ENERGY
 from mdgraph.data.similarity import short_pairs
 from mdgraph.data.splits import random_split
 
@@ -198,3 +199,19 @@ def test_copies_whose_energies_differ_are_wrong(tmp_path: Path) -> None:
     (found,) = findings(tmp_path, [*frames, *triplets])
     assert "same places differ by up to 0.1 eV an atom (3 and 40, 7 and 41)" in found
     assert "spin" in found
+
+
+@pytest.mark.parametrize("unit", ["eV", "kcal/mol", "kJ/mol"])
+def test_total_energies_tell_their_unit(tmp_path: Path, unit: str) -> None:
+    """Ethanol of -154.7 hartree, energies and forces in one unit, as archives of MD17 have it."""
+    ethanol = molecule("CH3CH2OH")
+    frames = [
+        LabelledFrame(
+            ethanol.numbers.astype(np.int64),
+            ethanol.positions,
+            energy=-154.7 * HARTREE / ENERGY[unit],
+            forces=np.zeros((9, 3)),
+        )
+    ]
+    found = [text for text in findings(tmp_path, frames) if "electrons" in text]
+    assert found == [] if unit == "eV" else f"they are in {unit}" in found[0]
