@@ -518,12 +518,15 @@ def _forces(dataset: Dataset, contacts: Contacts) -> Iterator[Finding]:
         )
     component = float(np.median(sizes)) / np.sqrt(3.0) if sizes else 0.0
     if component > _LARGE_FORCE:
-        unit = min(_FORCE_UNITS, key=lambda name: abs(np.log(component * _factor(name))))
+        # Sizes of forces tell units of a factor of four no better.
+        units = sorted(_FORCE_UNITS, key=lambda name: abs(np.log(component * _factor(name))))
+        likely = [units[0], *(n for n in units[1:] if 0.2 < component * _factor(n) < 5.0)]
+        sizes_in_units = " or ".join(f"{component * _factor(name):.2g}" for name in likely)
         yield Finding(
             False,
             f"Half of the frames have forces beyond {component:.3g} eV/A, root mean square a "
-            f"component, and near equilibrium few have {_LARGE_FORCE:g}; they may be in {unit}, "
-            f"which would make it {component * _factor(unit):.2g} eV/A (convert with "
+            f"component, and near equilibrium few have {_LARGE_FORCE:g}; they may be in "
+            f"{' or '.join(likely)}, which would make it {sizes_in_units} eV/A (convert with "
             "--energy-unit or --force-unit).",
         )
     if net_forces:
