@@ -22,7 +22,16 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from mdgraph.data.dataset import FORMAT, LabelledFrame, Provenance
-from mdgraph.data.keys import NONE, Gaps, Request, Units, check_labels, choose_key, looks_like
+from mdgraph.data.keys import (
+    NONE,
+    Gaps,
+    Request,
+    Units,
+    check_labels,
+    choose_key,
+    is_virial,
+    looks_like,
+)
 from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.io.files import disk_failure, disk_failures, largest_unpacked, readable_file
 from mdgraph.io.hdf5 import members, open_to_read, read_failures
@@ -246,6 +255,8 @@ def _label_array(value: Any, label: str, path: Path, number: int) -> NDArray[np.
     return array.astype(float)
 
 
+logger = logging.getLogger(__name__)
+
 NUMBERS: Final = ("atomic_numbers", "nuclear_charges", "numbers", "types", "species", "z", "Z")
 POSITIONS: Final = ("positions", "coordinates", "conformations", "coords", "pos", "R")
 _CELL: Final = ("cell", "lattice", "box")
@@ -259,7 +270,12 @@ def first_of(names: tuple[str, ...], table: Table) -> str | None:
 
 
 def frames_of_table(
-    path: Path, group: str, table: Table, keys: dict[str, str], request: Request
+    path: Path,
+    group: str,
+    table: Table,
+    keys: dict[str, str],
+    request: Request,
+    warned: set[str],
 ) -> Iterator[tuple[LabelledFrame, str | None]]:
     """Yields the frames of a table, each with the name of a missing label or None.
 
@@ -269,6 +285,7 @@ def frames_of_table(
         table: arrays by name.
         keys: name of each label in the table.
         request: units.
+        warned: names of arrays whose stated unit is unknown, so that one warning is enough.
 
     Raises:
         InputError: an array has the wrong shape, or states another unit.
@@ -281,14 +298,17 @@ def frames_of_table(
         _check_one_alone(where, label, names, table)
     assert numbers_name is not None
     assert positions_name is not None
+    stress_name = keys.get("stress", "")
     for name, label in (
         (positions_name, "length"),
+        (cell_name or "", "length"),
         (keys.get("energy", ""), "energy"),
         (keys.get("forces", ""), "force"),
+        (stress_name, "energy" if is_virial(stress_name) else "stress"),
         (keys.get("dipole", ""), "dipole"),
     ):
         if name in table:
-            _check_stated_unit(where, name, table, label, units)
+            _check_stated_unit(where, name, table, label, units, warned)
     positions = _real(where, positions_name, table[positions_name])
     positions = positions[None] if positions.ndim == 2 else positions
     stored_numbers = _atomic_numbers(where, numbers_name, table[numbers_name])
@@ -434,8 +454,10 @@ def _texts(value: Any) -> NDArray[Any]:
     return np.char.decode(value) if value.dtype.kind == "S" else value
 
 
-def _check_stated_unit(where: str, name: str, table: Table, label: str, units: Units) -> None:
-    """Raises InputError if the file states another unit than `units`.
+def _check_stated_unit(
+    where: str, name: str, table: Table, label: str, units: Units, warned: set[str]
+) -> None:
+    """Raises InputError if the file states another unit than `units`; warns of an unknown one.
 
     HDF5 states it as an attribute of the array, sGDML in arrays `e_unit` and `r_unit` of a table.
     """
@@ -452,6 +474,17 @@ def _check_stated_unit(where: str, name: str, table: Table, label: str, units: U
     try:
         file_factor = getattr(Units(**{field: text}), factor)
     except InputError:
+        if name not in warned:
+            warned.add(name)
+            logger.warning(
+                "%s states that its %s are in '%s', which is no unit that is known here; they "
+                "are read as %s, and --%s-unit takes another unit",
+                where,
+                name,
+                printable(text, 30),
+                units.description()[field],
+                label,
+            )
         return
     if abs(file_factor / getattr(units, factor) - 1.0) > 1e-6:
         unit = units.description()[field]
@@ -646,9 +679,10 @@ def _table_frames(
     request: Request,
 ) -> Iterator[LabelledFrame]:
     gaps, number = Gaps(path.name, request.missing), 0
+    warned: set[str] = set()
     with contextlib.closing(tables()) as source:
         for name, table in source:
-            for frame, missing_label in frames_of_table(path, name, table, keys, request):
+            for frame, missing_label in frames_of_table(path, name, table, keys, request, warned):
                 if gaps.keeps(number, missing_label):
                     yield frame
                 number += 1

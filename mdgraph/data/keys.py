@@ -106,8 +106,9 @@ class Units:
         """Stress unit in eV/A^3."""
         if self.stress is None:
             return self.energy_factor / self.length_factor**3
-        if self.stress in PRESSURE:
-            return PRESSURE[self.stress]
+        pressure = {name.lower(): factor for name, factor in PRESSURE.items()}
+        if self.stress.lower() in pressure:
+            return pressure[self.stress.lower()]
         energy, _, length = self.stress.removesuffix("^3").rpartition("/")
         if not self.stress.endswith("^3"):
             raise InputError(
@@ -142,7 +143,7 @@ class Units:
         """
         flat = np.asarray(value, dtype=float).ravel()
         matrix = (flat if len(flat) == 9 else flat[[0, 5, 4, 5, 1, 3, 4, 3, 2]]).reshape(3, 3)
-        if "virial" not in name.lower():
+        if not is_virial(name):
             return matrix * self.stress_factor
         volume = abs(float(np.linalg.det(cell)))
         return -matrix * self.energy_factor / volume if volume > 0.0 else None
@@ -193,6 +194,11 @@ class Request:
     keys: Keys = field(default_factory=Keys)
     units: Units = field(default_factory=Units)
     missing: Missing = "refuse"
+
+
+def is_virial(name: str) -> bool:
+    """Whether an array of this name holds minus the stress times the volume."""
+    return "virial" in name.lower()
 
 
 def looks_like(label: str, name: str) -> bool:

@@ -1,5 +1,6 @@
 """Importers: every layout gives the same frames, and what is ambiguous is asked."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,47 @@ def test_virials_and_cells_of_arrays(tmp_path: Path, shape: tuple[int, ...]) -> 
         np.testing.assert_allclose(frame.stress, expected)
         np.testing.assert_array_equal(frame.cell, np.diag([2.0, 3.0, 4.0]))
         assert frame.charge in (1.0, -1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "expected"),
+    [
+        ("stress", "GPa", "its stress are in GPa, not in eV/A^3; give --stress-unit GPa"),
+        ("stress", "gpa", "its stress are in gpa, not in eV/A^3"),
+        ("virial", "hartree", "its virial are in hartree, not in eV; give --energy-unit hartree"),
+        ("cell", "bohr", "its cell are in bohr, not in A; give --length-unit bohr"),
+    ],
+)
+def test_other_units_that_hdf5_states_of_stress_and_cell_are_refused(
+    tmp_path: Path, name: str, unit: str, expected: str
+) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for part in "ab":
+            group = file.create_group(part)
+            group["z"], group["R"], group["E"] = [29, 8], np.zeros((3, 2, 3)), np.arange(3.0)
+            group["F"] = np.zeros((3, 2, 3))
+            group["cell"] = np.broadcast_to(9.0 * np.eye(3), (3, 3, 3))
+            group["virial" if name == "virial" else "stress"] = np.ones((3, 6))
+            group[name].attrs["units"] = unit
+    with pytest.raises(InputError, match=re.escape(expected)):
+        imported(path)
+
+
+def test_a_stated_unit_that_is_not_known_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for part in "ab":
+            group = file.create_group(part)
+            group["z"], group["R"], group["E"] = [29, 8], np.zeros((3, 2, 3)), np.arange(3.0)
+            group["F"] = np.zeros((3, 2, 3))
+            group["E"].attrs["units"] = "Eh"
+    assert len(imported(path)) == 6
+    (text,) = [one.getMessage() for one in caplog.records if "known here" in one.getMessage()]
+    assert "its E are in 'Eh'" in text
+    assert "read as eV, and --energy-unit" in text
 
 
 def test_arrays_of_wrong_shape_or_unit_are_refused(tmp_path: Path) -> None:
