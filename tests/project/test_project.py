@@ -134,3 +134,43 @@ def test_links_of_sources_lead_where_they_say() -> None:
         for address in re.findall(r"https?://doi\.org/([^)\s]*)", text):
             assert re.match(r"10\.\d{4,9}/\w", address), (path.name, address)
     assert found > 10
+
+
+def rows_of(text: str, heading: str) -> list[list[str]]:
+    """Cells of the rows below the first table line that begins with the heading."""
+    table = text[text.index(heading) :].split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
+
+
+def headlines(readme: str, benchmarks: str) -> list[tuple[float, float]]:
+    """Times that the README tells, and those of the tables that it names."""
+    single, peer = re.search(r"\*\*([\d.]+) ms\*\*.*?\ntakes ([\d.]+) ms", readme).groups()
+    row = next(row for row in rows_of(benchmarks, "| structure | atoms") if row[1] == "3,000")
+    told = [(float(single), float(row[2])), (float(peer), float(row[4]))]
+    several = re.search(
+        r"a step of 98,304 atoms takes ([\d.]+) ms on one H200, ([\d.]+) ms on two and ([\d.]+) ms "
+        r"on four, of a\nmillion ([\d.]+), ([\d.]+) and ([\d.]+)",
+        readme,
+    )
+    steps = {row[0]: row for row in rows_of(benchmarks, "| atoms | step, one GPU")}
+    for first, atoms in ((1, "98,304"), (4, "998,784")):
+        measured = [float(steps[atoms][column]) for column in (1, 2, 4)]
+        told += zip(map(float, several.groups()[first - 1 : first + 2]), measured, strict=True)
+    return told
+
+
+def test_the_readme_tells_the_times_of_the_benchmarks() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    benchmarks = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    told = headlines(readme, benchmarks)
+    assert len(told) == 8
+    for said, measured in told:
+        assert said == pytest.approx(measured, rel=0.005), (said, measured)
+
+
+def test_what_training_says_of_communication_is_in_its_table() -> None:
+    training = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    benchmarks = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    said = re.search(r"Communication takes ([\d.]+) % of a step on\s+four H200s", training)
+    rows = rows_of(benchmarks, "| | GPUs | frames a step")
+    assert said[1] in {row[5].removesuffix(" %") for row in rows if row[1] == "4"}
