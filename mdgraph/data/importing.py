@@ -463,9 +463,10 @@ def _check_stated_unit(
     """
     attribute = getattr(table[name], "attrs", {}).get("units")
     names = {"energy": ("e_unit",), "length": ("r_unit",), "force": ("e_unit", "r_unit")}
-    parts = [table.get(key) for key in names.get(label, ())]
-    if attribute is None and parts and all(_is_text(part) and part.size == 1 for part in parts):
-        attribute = "/".join(str(_texts(np.asarray(part)).item()) for part in parts)
+    stated = [table[key] for key in names.get(label, ()) if key in table]
+    texts = [_texts(part) for part in stated if _is_text(part) and part.size == 1]
+    if attribute is None and texts and len(texts) == len(names[label]):
+        attribute = "/".join(str(text.item()) for text in texts)
     if attribute is None:
         return
     text = attribute.decode() if isinstance(attribute, bytes) else str(attribute)

@@ -138,7 +138,7 @@ def test_links_of_sources_lead_where_they_say() -> None:
 
 def rows_of(text: str, heading: str) -> list[list[str]]:
     """Cells of the rows below the first table line that begins with the heading."""
-    table = text[text.index(heading) :].split("\n\n")[0].splitlines()
+    table = text[text.index(heading) :].split("\n\n", maxsplit=1)[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
 
 
