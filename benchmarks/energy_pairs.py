@@ -17,18 +17,16 @@ files and pools all their seeds.
 
 import argparse
 import itertools
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from cases import conditions, run_script
 from multiple_time_steps import Array, Steps, Verdict, hardware
 from replica_frames import moving
-from slow_observables import Bench, check, only_pairs, parser_of, steps_of
+from slow_observables import Bench, check, only_pairs, parser_of, print_table, steps_of
 
 from mdgraph.engine import LangevinMiddle, Simulation
 from mdgraph.errors import SimulationError
@@ -170,15 +168,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Makes the rows that are missing, and prints the table."""
     options = arguments()
-    if options.join:
-        records = [json.loads(path.read_text(encoding="utf-8")) for path in options.join]
-    else:
-        bench = EnergyBench(options)
-        bench.run()
-        records = [bench.record]
-    table = table_of(records, options.first)
-    Path(f"{options.out}.md").write_text(table, encoding="utf-8")
-    print(table)
+    print_table(EnergyBench, options, lambda records: table_of(records, options.first))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -527,18 +527,27 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def main() -> None:
-    """Makes the rows that are missing, and prints the table."""
-    options = arguments()
+def print_table(
+    bench: type[Bench],
+    options: argparse.Namespace,
+    table: Callable[[Sequence[Mapping[str, Any]]], str],
+) -> None:
+    """Makes the rows that are missing unless files are joined; prints their table and writes it."""
     if options.join:
         records = [json.loads(path.read_text(encoding="utf-8")) for path in options.join]
     else:
-        bench = Bench(options)
-        bench.run()
-        records = [bench.record]
-    table = table_of(records, options.bins, options.least)
-    Path(f"{options.out}.md").write_text(table, encoding="utf-8")
-    print(table)
+        work = bench(options)
+        work.run()
+        records = [work.record]
+    text = table(records)
+    Path(f"{options.out}.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def main() -> None:
+    """Makes the rows that are missing, and prints the table."""
+    options = arguments()
+    print_table(Bench, options, lambda records: table_of(records, options.bins, options.least))
 
 
 if __name__ == "__main__":
