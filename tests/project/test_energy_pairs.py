@@ -59,8 +59,9 @@ def test_rows_begin_at_one_place_and_are_joined(
     monkeypatch.setattr(module.EnergyBench, "simulation", seen)
     options = [
         *("energy_pairs", tiny_potential, tiny_potential, "--structure", water_file),
-        *("--replicas", 3, "--steps", 1, "0.5x2", "0.6x2", "--ps", 3, "--every-fs", 100),
-        *("--equilibrate-ps", 0.002, "--device", "cpu", "--out", tmp_path / "table"),
+        *("--replicas", 3, "--steps", 4, "2x2", "2.4x2", "--ps", 2, "--first", 0),
+        *("--every-fs", 100, "--equilibrate-ps", 0.008, "--device", "cpu"),
+        *("--out", tmp_path / "table"),
     ]
     text = printed(*options)
     assert len(begun) == 4
@@ -69,11 +70,11 @@ def test_rows_begin_at_one_place_and_are_joined(
         for first, own in zip(begun[1], rows, strict=True):
             assert np.array_equal(first.velocities, own.velocities)
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
-    assert list(rows) == ["1", "0.5x2", "0.6x2"]
-    assert all(np.shape(seeds["0"]["U"]) == (3, 3) for seeds in rows.values())
-    assert "| 0.6 x 2 | 1.2 | 3 |" in text
+    assert list(rows) == ["4", "2x2", "2.4x2"]
+    assert all(np.shape(seeds["0"]["U"]) == (2, 3) for seeds in rows.values())
+    assert "| 2.4 x 2 | 4.8 | 3 |" in text
     monkeypatch.setattr(module.EnergyBench, "made", None)
     assert text.endswith(printed(*options))
     file = tmp_path / "table.json"
     both = printed(*options, "--join", file, file, "--out", tmp_path / "both")
-    assert "| 0.6 x 2 | 1.2 | 6 |" in both
+    assert "| 2.4 x 2 | 4.8 | 6 |" in both
