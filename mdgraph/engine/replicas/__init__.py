@@ -11,8 +11,13 @@ from mdgraph.engine.replicas.exchange import (
     temperature_gains,
     umbrella_gains,
 )
-from mdgraph.engine.replicas.ranks import ALONE, Ranks, RanksReporter, SharedHills
-from mdgraph.engine.replicas.simulation import replica_simulation
+from mdgraph.engine.replicas.ranks import (
+    ALONE,
+    Ranks,
+    RanksReporter,
+    SharedHills,
+    replica_simulation,
+)
 
 __all__ = [
     "ALONE",
