@@ -261,6 +261,7 @@ def refuse_existing(path: Path, *, overwrite: bool = False, option: bool = False
     Raises:
         FileError: the path exists and may not be replaced.
     """
+    _refuse_standard_output(path)
     with disk_failures(path, "write"):
         if overwrite or not path.exists():
             return
@@ -273,12 +274,19 @@ def refuse_existing(path: Path, *, overwrite: bool = False, option: bool = False
     raise disk_failure(path, "write", FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
 
 
+def _refuse_standard_output(path: Path) -> None:
+    """Raises FileError for `-`, which elsewhere means standard output."""
+    if str(path) == "-":
+        raise FileError("Nothing is written to standard output, which is '-'; give a name.")
+
+
 def check_folder(path: Path) -> None:
     """Checks that a folder can be made and written to, or can be if it exists; makes nothing.
 
     Raises:
         FileError: it cannot.
     """
+    _refuse_standard_output(path)
     with disk_failures(path, "use"):
         ancestors = (path, *path.absolute().parents)
         place = next(ancestor for ancestor in ancestors if ancestor.exists())

@@ -408,7 +408,8 @@ def _vibration_check(title: str, system: System, hessian: Array) -> Check:
     if len(imaginary):
         text += f"; {len(imaginary)} imaginary, so it rests on a saddle."
         return Check(name, Verdict.LOOK, text, numbers)
-    return Check(name, Verdict.OK, f"{text}, none imaginary.", numbers)
+    beyond = f" beyond {IMAGINARY:.0f}" if modes[0] < 0.0 else ""
+    return Check(name, Verdict.OK, f"{text}, none imaginary{beyond}.", numbers)
 
 
 def _energies(scans: Sequence[Scan], probe: MoleculeProbe) -> list[Array]:

@@ -748,3 +748,22 @@ class TestWhatAKilledProcessLeft:
         assert done.status == 1
         assert f"Cannot write {tmp_path / 'water.h5'}: the disk is full" in done.err
         assert [*tmp_path.iterdir()] == [tmp_path / "water.xyz"]
+
+
+@pytest.mark.parametrize("command", ["md", "eval", "relax", "minimise", "validate"])
+def test_standard_output_is_no_file_to_write(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mdgraph_command: Command
+) -> None:
+    """A file or folder of the name `-` was written."""
+    monkeypatch.chdir(tmp_path)
+    ase.io.write("water.extxyz", Atoms("OH2", [[0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]]))
+    words = {
+        "md": ["water.extxyz", "--potential", "water-pbe0", "--steps", "1"],
+        "minimise": ["water.extxyz", "--potential", "water-pbe0"],
+        "validate": ["water-pbe0", "water.extxyz"],
+    }
+    usual = ["water.extxyz", "--potential", "water-pbe0"]
+    done = mdgraph_command(command, *words.get(command, usual), "--out", "-")
+    assert done.status == 1
+    assert "Nothing is written to standard output, which is '-'; give a name." in done.err
+    assert not Path("-").exists()
