@@ -286,13 +286,16 @@ def _table_check(name: str, table: dict[str, dict[str, Any]], least: float = 0.0
     }
     verdict = worst(verdicts.values())
     rmse = {key: errors["rmse_meV_per_A"] or 0.0 for key, errors in table.items()}
+    judged = [key for key in table if table[key]["forces"] >= FEWEST]
     key = max(
-        (key for key in table if verdicts[key] is verdict),
+        (key for key in judged or table if verdicts[key] is verdict),
         key=lambda key: rmse[key] / max(table[key]["labels_rms_meV_per_A"], 1e-9),
     )
     text = f"RMSE {rmse[key]:.3g} meV/A for {key}, the worst share of its labels"
-    text += f" ({table[key]['labels_rms_meV_per_A']:.4g}), of {len(table)}."
-    return Check(name, verdict, text, {"rows": table})
+    text += f" ({table[key]['labels_rms_meV_per_A']:.4g}), of {len(table)}"
+    if len(judged) < len(table):
+        text += f", {len(table) - len(judged)} of fewer than {FEWEST} forces not judged"
+    return Check(name, verdict, f"{text}.", {"rows": table})
 
 
 def _size_check(rows: ForceRows) -> Check:

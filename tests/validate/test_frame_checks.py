@@ -189,3 +189,13 @@ def test_stresses_of_another_unit_or_sign_are_wrong(
 def test_frames_are_spaced_evenly() -> None:
     assert evenly_spaced(list(range(11)), 3) == [0, 5, 10]
     assert evenly_spaced([1, 2], 5) == [1, 2]
+
+
+def test_elements_of_few_forces_are_said_not_to_be_judged() -> None:
+    """Of three frames twelve hydrogens are judged, three carbons and three oxygens are not."""
+    check = checked(labelled(force_factor=2.0)[:3])["forces by element"]
+    assert check.verdict is Verdict.WRONG
+    assert "for H," in check.sentence
+    assert check.sentence.endswith("of 3, 2 of fewer than 10 forces not judged.")
+    fewer = checked(labelled(force_factor=2.0)[:1])["forces by element"]
+    assert fewer.sentence.endswith("of 3, 3 of fewer than 10 forces not judged.")
