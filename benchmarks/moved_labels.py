@@ -1,4 +1,4 @@
-"""Labels of the level itself for molecules with atoms moved: what aspirin-pbe and ethanol-pbe learned last.
+"""Labels of the level itself for aspirin and ethanol with atoms moved, which they learned last.
 
     python benchmarks/moved_labels.py draw ethanol ethanol.h5 ethanol.json rest.xyz moved.xyz
     python benchmarks/moved_labels.py label moved.xyz moved.extxyz --grid 2
@@ -11,12 +11,13 @@ often as another. Aspirin: sides turned about the bonds of both groups by any an
 32 degrees, bonds at 0.75 to 1.6, where `--potential` has 0.2 to 6 eV above rest.
 
 `label` writes energies and forces of PBE/def2-SVP by density fitting, closed shells, from PySCF
-(`pip install pyscf`); what does not converge is left out. Four seconds a frame of ethanol and 40 of
-aspirin on one core.
+(`pip install pyscf`); what does not converge is left out. Five seconds a frame of ethanol and 50 of
+aspirin (--grid 1) on one core.
 
-`add` writes the data set SET-moved.h5 and its split: the frames of SET, such as that of a round of a
-distillation, and those that were moved, nine in ten of them for training. Energies are shifted by the mean difference on the frames that
-were left as they are, less than 4 meV, and frames more than 10 eV above the lowest are left out.
+`add` writes the data set SET-moved.h5 and its split: the frames of SET, such as that of a round of
+a distillation, and those that were moved, nine in ten of them for training. Energies are shifted by
+the mean difference on the frames that were left as they are, less than 4 meV, and frames more than
+10 eV above the lowest are left out.
 """
 
 import argparse
@@ -107,7 +108,10 @@ def ethanol(
                 _stretch_thermal(random, positions, kind, shares)
             if _apart(positions, rest):
                 break
-        yield {"A": "hydrogen", "B": "two hydrogens", "C": "heavy", "D": "from rest"}[kind], positions
+        yield (
+            {"A": "hydrogen", "B": "two hydrogens", "C": "heavy", "D": "from rest"}[kind],
+            positions,
+        )
 
 
 def _stretch_thermal(
@@ -233,9 +237,7 @@ def labels_of(atoms: Atoms, grid: int) -> tuple[float, Array] | None:
     from pyscf import dft, gto
 
     symbols = atoms.get_chemical_symbols()
-    mol = gto.M(
-        atom=list(zip(symbols, atoms.positions, strict=True)), basis="def2-svp", verbose=0
-    )
+    mol = gto.M(atom=list(zip(symbols, atoms.positions, strict=True)), basis="def2-svp", verbose=0)
     coarse = dft.RKS(mol, xc="pbe").density_fit()
     coarse.grids.level, coarse.conv_tol = 0, 1e-5
     coarse.kernel()
@@ -309,7 +311,7 @@ def _frame(atoms: Any, shift: float, weight: float) -> LabelledFrame:
     )
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Reads the command line and runs a part."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parts = parser.add_subparsers(required=True)
@@ -337,7 +339,7 @@ def main() -> None:
     part.add_argument("--weight", type=float, default=1.0)
     part.add_argument("--copies", type=int, default=1)
     part.set_defaults(run=add)
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     options.run(options)
 
 
