@@ -2,12 +2,15 @@
 
     python benchmarks/folds.py Ge Li Mo Ni --data FOLDER --out FOLDER [--rows benchmarks/folds.yaml]
         [--folds 5] [--first 2] [--only "from scratch"] [--parallel 12] [--stop-after 9]
+        [--against POTENTIAL]
 
 FOLDER of --data holds ELEMENT_train.xyz.gz of Zuo et al. (DOI 10.1021/acs.jpca.9b08723) and what
 rows start from. Frames of one trajectory are held out together, or stretches of one that is too
 long. Each row changes the recipe of copper-pbe/train.yaml. Finished trainings are kept: give the
 same command once more to go on. The table has mean absolute errors over the frames of all folds
-that are done, and the standard error over folds.
+that are done, and the standard error over folds. With --against, a second table has the error that
+each row shares with a potential that saw none of these labels: what both lack, the labels have
+beyond any potential of this kind.
 """
 
 import argparse
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 from cases import run_script
 from error_tables import (
@@ -31,12 +35,18 @@ from error_tables import (
     share_of_cores,
 )
 
-from mdgraph.data import Split, open_dataset
+from mdgraph.data import Split, open_dataset, read_split
 from mdgraph.data.splits import trajectories, write_split
 from mdgraph.runs.data_commands import app as data_commands
+from mdgraph.validate.crystals import CrystalProbe
 
 ROWS = Path(__file__).resolve().parent / "folds.yaml"
 ENERGY, FORCE = "energy_mae_meV_per_atom", "force_mae_meV_per_A"
+HOT = 0.5
+"""eV/A. Frames whose forces are larger in the mean of their components are hot."""
+_CHUNK = 8
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def fold_of(trajectory: np.ndarray, folds: int) -> np.ndarray:
@@ -128,6 +138,55 @@ def table(options: argparse.Namespace, rows: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def held_out_errors(folder: Path, fold: int, potential: Path) -> tuple[Array, Array]:
+    """Errors of forces, (N, 3) in eV/A, and (N,) whether the frame is hot, of a fold's atoms."""
+    with open_dataset(folder / "set.h5") as dataset:
+        frames = list(dataset.frames(read_split(folder / f"fold-{fold}.json", dataset).validation))
+    probe = CrystalProbe(str(potential), torch.device("cpu"), "mixed")
+    systems = [frame.system() for frame in frames]
+    chunks = [probe.evaluate(systems[k : k + _CHUNK]) for k in range(0, len(systems), _CHUNK)]
+    forces = [np.asarray(result.forces) for chunk in chunks for result in chunk]
+    labels = [np.asarray(frame.forces) for frame in frames]
+    hot = [np.full(len(label), np.abs(label).mean() > HOT) for label in labels]
+    return np.concatenate(forces) - np.concatenate(labels), np.concatenate(hot)
+
+
+def common_error(first: Array, second: Array) -> tuple[float, float, float]:
+    """RMS of two arrays of errors, and of what is common to both: the root of their covariance."""
+    covariance = np.cov(first.ravel(), second.ravel())
+    return (
+        math.sqrt(covariance[0, 0]),
+        math.sqrt(covariance[1, 1]),
+        math.sqrt(max(0.0, covariance[0, 1])),
+    )
+
+
+def common_table(options: argparse.Namespace, rows: dict[str, Any]) -> str:
+    """Markdown: errors of hot frames that rows share with the potential of --against."""
+    other_name = options.against.name
+    lines = [
+        f"| | row | folds | forces of hot frames, RMSE, meV/A | of {other_name} | common |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for element in options.elements:
+        folder = options.out / element
+        other: dict[int, Array] = {}
+        for row in rows:
+            names = {fold: f"{row.replace(' ', '-')}-{fold}" for fold in range(options.folds)}
+            pairs = []
+            for fold, name in names.items():
+                if (folder / name / "model.safetensors").exists():
+                    errors, hot = held_out_errors(folder, fold, folder / name)
+                    if fold not in other:
+                        other[fold] = held_out_errors(folder, fold, options.against)[0]
+                    pairs.append((errors[hot], other[fold][hot]))
+            if sum(map(len, (errors for errors, _ in pairs))):
+                own, others = (np.concatenate(errors) for errors in zip(*pairs, strict=True))
+                cells = " | ".join(f"{1000 * value:.0f}" for value in common_error(own, others))
+                lines.append(f"| {element} | {row} | {len(pairs)} | {cells} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Trains what is left to train, and prints the table of what is done."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -138,6 +197,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="those of the rows")
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--first", type=int, help="train the first so many folds alone")
+    parser.add_argument("--against", type=Path, help="a potential that saw none of these labels")
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--stop-after", type=float, default=math.inf, help="minutes in all")
     options = parser.parse_args()
@@ -160,6 +220,8 @@ def main() -> None:
     for failed, status in outcome.failed:
         print(f"Status {status}: see {failed.log}")
     print(table(options, rows))
+    if options.against is not None:
+        print(common_table(options, rows))
     if outcome.failed or outcome.left:
         print(f"{len(outcome.left)} trainings are not at their end; give the same command again.")
         sys.exit(1)
