@@ -48,11 +48,11 @@ from mdgraph.engine.simulation import WORTHWHILE
 from mdgraph.evaluators import AutogradEvaluator
 from mdgraph.fused.evaluator import EVALUATORS, chosen_evaluator
 from mdgraph.fused.verification import SECONDS, verify
-from mdgraph.gpu.cublas import keep_workspaces_small
 from mdgraph.gpu.graphs import captured
 from mdgraph.io.structures import read_system
 from mdgraph.models import TensorNetPotential
 from mdgraph.precision import PRECISIONS, precision_named
+from mdgraph.processes import keep_workspaces_small
 from mdgraph.runs.bench import begin_peak, milliseconds, peak_memory, repeating
 from mdgraph.runs.folder import evaluator_name
 from mdgraph.system import System

@@ -25,7 +25,7 @@ import torch
 from cases import conditions, run_script
 from torch.profiler import ProfilerActivity, profile
 
-from mdgraph.gpu.cublas import keep_workspaces_small
+from mdgraph.processes import keep_workspaces_small
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.loop import WORKSPACES, Training
 from mdgraph.train.optimizers import controls_at

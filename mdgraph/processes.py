@@ -1,4 +1,4 @@
-"""Processes that commands start: ranks of a run, and Python that imports the same modules.
+"""Processes of commands: what they set before torch starts, ranks, and Python with these modules.
 
 No torch at import, as workers that parse and format do without.
 """
@@ -23,6 +23,21 @@ SAME_MODULES: Final = ("-P",)
 def module_path() -> str:
     """PYTHONPATH of a process that shall import what this one imports."""
     return os.pathsep.join(dict.fromkeys(str(Path(path or ".").resolve()) for path in sys.path))
+
+
+def keep_workspaces_small(pieces: str = ":1024:1") -> None:
+    """Limits the workspaces of cuBLAS in this process, unless the user set them.
+
+    torch keeps a workspace for each stream on which a thread multiplies matrices: 32 MiB on an
+    H200, and up to three of them in a run that starts with the self-check. Must be called before
+    the first product on a device.
+
+    Args:
+        pieces: sizes in KiB and how many there are of each, as CUBLAS_WORKSPACE_CONFIG has them.
+            Products that add up over many rows keep partial sums there; evaluations have none.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", pieces)
+    os.environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "1024")
 
 
 _LAUNCHER: Final = "MDGRAPH_LAUNCHER"

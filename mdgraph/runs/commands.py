@@ -28,9 +28,13 @@ from mdgraph.errors import (
     old_name,
     printable,
 )
-from mdgraph.gpu.cublas import keep_workspaces_small
 from mdgraph.io.files import disk_failures, refuse_existing, write_atomically
-from mdgraph.processes import end_with_launcher, launch, launched_devices
+from mdgraph.processes import (
+    end_with_launcher,
+    keep_workspaces_small,
+    launch,
+    launched_devices,
+)
 from mdgraph.runs import data_commands, training, validation
 from mdgraph.runs.analyse.free_energy_command import free_energy
 from mdgraph.runs.config import (

@@ -372,7 +372,7 @@ def _train(config: "TrainConfig", resume: bool) -> None:
             stack.enter_context(RunDirectory(folder).locked())
             remove_abandoned(folder)
         stack.enter_context(_first_process_logs())
-        from mdgraph.gpu.cublas import keep_workspaces_small
+        from mdgraph.processes import keep_workspaces_small
         from mdgraph.train.loop import WORKSPACES
         from mdgraph.train.loop import train as run
         from mdgraph.train.report import rows_of

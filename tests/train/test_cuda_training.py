@@ -14,7 +14,7 @@ import torch
 from ase import Atoms
 from training_sets import NETWORK, clusters, crystals, labelled, prepare, weights_of
 
-from mdgraph.gpu.cublas import keep_workspaces_small
+from mdgraph.processes import keep_workspaces_small
 from mdgraph.runs.training import read_training
 from mdgraph.train.loop import WORKSPACES, Training
 from mdgraph.train.optimizers import Controls

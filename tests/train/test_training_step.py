@@ -11,8 +11,8 @@ import torch
 from training_sets import NETWORK, clusters, crystals, prepare, settings
 
 from mdgraph.data import open_dataset
-from mdgraph.gpu.cublas import keep_workspaces_small
 from mdgraph.models import TensorNetConfig, TensorNetPotential
+from mdgraph.processes import keep_workspaces_small
 from mdgraph.train import tables
 from mdgraph.train.frames import FrameStore
 from mdgraph.train.loop import WORKSPACES, Training
