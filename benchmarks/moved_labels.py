@@ -63,7 +63,7 @@ def draw(options: argparse.Namespace) -> None:
         split = read_split(options.split, dataset)
         train = [frame.positions for frame in dataset.frames(split.train)]
         known = list(dataset.frames(split.train[:: len(split.train) // options.published]))
-    rest = ase.io.read(options.rest)
+    rest: Any = ase.io.read(options.rest)
     written = []
     for frame in known[: options.published]:
         atoms = Atoms(frame.numbers, frame.positions)
@@ -104,7 +104,7 @@ def ethanol(
                     wide = random.uniform(0.65, 2.2) if place == far else random.uniform(0.85, 1.15)
                     _stretch(positions, bond, [bond[1]], wide)
             else:
-                positions = train[random.integers(len(train))].copy()
+                positions = train[int(random.integers(len(train)))].copy()
                 _stretch_thermal(random, positions, kind, shares)
             if _apart(positions, rest):
                 break
@@ -172,7 +172,7 @@ def aspirin(
             if at_rest:
                 start = rest.positions + random.normal(scale=0.02, size=(21, 3))
             else:
-                start = train[random.integers(len(train))]
+                start = train[int(random.integers(len(train)))]
             if kind == "T":
                 bond = TURNED[random.choice(4, p=TURNED_SHARES)]
                 positions = _turned(molecule, start, bond, random.uniform(0, 360))

@@ -33,7 +33,8 @@ def module(script: Callable[[str], ModuleType]) -> ModuleType:
 @pytest.fixture
 def frames() -> list[Atoms]:
     """Eight frames near rest, in the order of atoms that the script has."""
-    rest, random = ase.io.read(START), np.random.default_rng(1)
+    rest: Any = ase.io.read(START)
+    random = np.random.default_rng(1)
     moves = random.normal(scale=0.03, size=(8, 9, 3))
     return [Atoms(rest.numbers, rest.positions + move) for move in moves]
 
@@ -60,11 +61,11 @@ def test_ethanol_is_moved_as_the_script_says(
     path = tmp_path / "moved.xyz"
     options = ["draw", "ethanol", *map(str, data), str(START), str(path)]
     module.main([*options, "--frames", "200", "--published", "3"])
-    moved = ase.io.read(path, ":")
+    moved: Any = ase.io.read(path, ":")
     assert [one.info["kind"] for one in moved[:4]] == ["published"] * 3 + ["hydrogen"]
     np.testing.assert_allclose(moved[1].positions, frames[2].positions, atol=1e-7)
     assert moved[1].info["published_eV"] == pytest.approx(-4202.0)
-    rest = ase.io.read(START)
+    rest: Any = ase.io.read(START)
     bonds = np.array(module.ETHANOL_BONDS)
     lengths = {
         kind: np.array(
