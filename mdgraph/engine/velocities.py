@@ -63,8 +63,9 @@ def degrees_of_freedom(state: State, conserved: Conserved) -> DegreesOfFreedom:
     """Counts 3 (N - fixed), less 3 for a centre of mass at rest, less 3 for no rotation.
 
     The centre of mass is at rest if its momentum is zero and conserved. A system without
-    periodic directions does not rotate if its angular momentum is, which is 2 instead of 3
-    for a linear molecule. Syncs.
+    periodic directions does not rotate if its angular momentum is, which is 2 instead of 3 for
+    two atoms. More atoms on a line bend from the first step on, and their angular momentum about
+    that line, which is zero on it, stays so. Syncs.
     """
     counts, texts = [], []
     rounding = 1e-8 if state.dtype == torch.float64 else 1e-4
@@ -84,10 +85,11 @@ def degrees_of_freedom(state: State, conserved: Conserved) -> DegreesOfFreedom:
             count, text = count - 3, f"{text} - 3 (centre of mass at rest)"
         isolated = not periodic[number]
         if at_rest and conserved.rotation and isolated and size > 1:
-            arms, _, rank = _rotation(masses, positions)
+            arms, _, _ = _rotation(masses, positions)
             spin = torch.linalg.cross(arms, masses[:, None] * velocities).sum(0)
             scale = (masses[:, None] * arms.abs() * velocities.abs()).sum() + 1e-30
             if float(spin.abs().max() / scale) < rounding:
+                rank = min(size, 3)
                 count, text = count - rank, f"{text} - {rank} (no rotation)"
         counts.append(max(count, 0))
         texts.append(f"{text} = {max(count, 0)}")
@@ -132,10 +134,12 @@ def draw_velocities_(
             continue
         own.sub_((masses[:, None] * own).sum(0) / masses.sum())
         if len(masses) > 1 and not periodic[number]:
-            arms, moment, _ = _rotation(masses, positions)
+            arms, moment, rank = _rotation(masses, positions)
             spin = torch.linalg.cross(arms, masses[:, None] * own).sum(0)
             rate = torch.linalg.pinv(moment, hermitian=True, rtol=1e-6) @ spin
             own.sub_(torch.linalg.cross(rate.expand_as(arms), arms))
+            if rank < min(len(masses), 3):  # on a line, of which one more velocity is left
+                own.mul_(((3 * len(masses) - 6) / (3 * len(masses) - 5)) ** 0.5)
     mask = torch.tensor(list(keep) or [False] * state.grouping.systems, device=state.device)[index]
     before = state.velocities.clone()
     state.velocities.copy_(draws)

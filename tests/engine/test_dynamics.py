@@ -183,7 +183,8 @@ def test_a_restart_file_of_another_system_is_refused(tmp_path, change: str) -> N
         (molecule(), VelocityVerlet(0.5), 6),
         (molecule(), LangevinMiddle(0.5, 300.0), 12),
         (argon(1), VelocityVerlet(0.5), 9),
-        (System(numbers=[8, 6, 8], positions=[[0, 0, -1.2], [0, 0, 0], [0, 0, 1.2]]), None, 4),
+        (System(numbers=[8, 6, 8], positions=[[0, 0, -1.2], [0, 0, 0], [0, 0, 1.2]]), None, 3),
+        (System(numbers=[8, 6], positions=[[0, 0, -1.2], [0, 0, 0]]), None, 1),
         (System(numbers=[8], positions=[[0.0, 0.0, 0.0]]), None, 0),
     ],
 )

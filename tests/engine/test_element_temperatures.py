@@ -77,29 +77,65 @@ def test_springs_count() -> None:
         assert result.configurational.mean[0, place] == pytest.approx(expected, rel=1e-8)
 
 
-def test_shares_of_a_centre_of_mass_at_rest() -> None:
+@pytest.mark.parametrize("periodic", [True, False])
+def test_shares_of_a_centre_of_mass_at_rest(periodic: bool) -> None:
     """With momentum at rest, heavy atoms have fewer degrees of freedom than light ones."""
     system, _ = wells(4)
+    system = system.replace(
+        velocities=None, cell=np.diag([80.0, 9.0, 9.0]), pbc=np.full(3, periodic)
+    )
     free = HarmonicWells(torch.tensor(system.positions), 0.0)
     record = ElementTemperatures(every=1)
     run = Simulation(
-        system.replace(velocities=None),
-        free,
-        VelocityVerlet(0.5),
-        temperature=300.0,
-        observe=[record],
-        **TABLE,
+        system, free, VelocityVerlet(0.5), temperature=300.0, observe=[record], **TABLE
     )
     run.run(1)
     missing = 3 * 4 - run.degrees_of_freedom[0]
-    assert missing >= 3
+    assert missing == (3 if periodic else 6)
     masses = system.masses / system.masses.sum()
+    arms = run.state.positions.numpy() - masses @ run.state.positions.numpy()
+    moment = sum(
+        mass * (arm @ arm * np.eye(3) - np.outer(arm, arm))
+        for mass, arm in zip(masses, arms, strict=True)
+    )
+    turns = masses * [
+        np.trace(np.linalg.solve(moment, arm @ arm * np.eye(3) - np.outer(arm, arm)))
+        for arm in arms
+    ]
     for place, number in enumerate((1, 8)):
         own = system.numbers == number
         squares = (system.masses[own, None] * run.state.velocities.numpy()[own] ** 2).sum()
-        degrees = 3 * own.sum() - missing * masses[own].sum()
+        degrees = 3 * own.sum() - 3 * masses[own].sum() - (0 if periodic else turns[own].sum())
         expected = KINETIC_ENERGY * squares / (degrees * BOLTZMANN)
-        assert record.result().kinetic.mean[0, place] == pytest.approx(expected, rel=1e-9)
+        assert record.result().kinetic.mean[0, place] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["bent", "line", "pair"])
+def test_elements_of_a_molecule_that_does_not_rotate_have_one_temperature(name: str) -> None:
+    """Drawn velocities are in equilibrium, so all elements have the temperature of the draw."""
+    numbers, places = {
+        "bent": ([8, 1, 1, 6], [[0.0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0], [0.1, -0.6, 1.2]]),
+        "line": ([6, 8, 8], [[0.0, 0.05, 0], [1.16, 0, 0], [-1.16, 0, 0]]),
+        "pair": ([17, 1], [[0.0, 0, 0], [1.27, 0, 0]]),
+    }[name]
+    tilted = np.linalg.qr(np.random.default_rng(2).normal(size=(3, 3)))[0]
+    places = np.array(places) @ tilted + 5.0
+    system = System(numbers, places)
+    still = HarmonicWells(torch.tensor(np.tile(places, (4000, 1))), 0.0)
+    record = ElementTemperatures(every=1)
+    run = Simulation(
+        [system] * 4000,
+        still,
+        VelocityVerlet(1e-3),
+        temperature=300.0,
+        observe=[record],
+        seed=3,
+        **TABLE,
+    )
+    run.run(1)
+    kinetic = record.result().kinetic.mean
+    errors = kinetic.std(0) / len(kinetic) ** 0.5
+    assert np.abs((kinetic.mean(0) - 300.0) / errors).max() < 4.0
 
 
 @pytest.mark.statistical

@@ -20,6 +20,9 @@ from mdgraph.engine import (
     VelocityVerlet,
 )
 from mdgraph.engine.random import THERMOSTAT, chi_squared
+from mdgraph.evaluators import Evaluator
+from mdgraph.neighbors import NeighborList
+from mdgraph.state import State
 from mdgraph.system import System
 from mdgraph.units import ACCELERATION, BOLTZMANN, KINETIC_ENERGY
 
@@ -247,3 +250,50 @@ def test_verlet_reports_the_total_energy_as_conserved() -> None:
     run.run(5)
     seen = run.observables()
     assert torch.equal(seen.conserved_energy, seen.potential_energy + seen.kinetic_energy)
+
+
+class Line(Evaluator):
+    """Three atoms in a line, held by springs between all pairs; an Evaluator without virial."""
+
+    cutoffs = ()
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        places = state.places().view(-1, 3, 3)
+        forces, energy = torch.zeros_like(places), torch.zeros_like(state.energy)
+        for first, second, stiffness, length in (
+            (0, 1, 40, 1.16),
+            (0, 2, 40, 1.16),
+            (1, 2, 10, 2.5),
+        ):
+            vector = places[:, second] - places[:, first]
+            distance = vector.norm(dim=-1, keepdim=True)
+            pull = stiffness * (distance - length) * vector / distance
+            forces[:, first] += pull
+            forces[:, second] -= pull
+            energy += 0.5 * stiffness * (distance[:, 0] - length).square()
+        state.forces.copy_(forces.view(-1, 3))
+        state.energy.copy_(energy)
+        state.energies.zero_()
+        state.virial.zero_()
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("width", [0.0, 0.05])
+def test_a_molecule_that_begins_on_a_line_has_the_temperature_of_its_bath(width: float) -> None:
+    """Its stretch, which knows nothing of how degrees of freedom are counted."""
+    system = System([6, 8, 8], np.array([[0.0, width, 0.0], [1.18, 0.0, 0.0], [-1.18, 0.0, 0.0]]))
+    bath = StochasticVelocityRescaling(1.0, KELVIN, tau=30.0)
+    run = Simulation([system] * 300, Line(), bath, device="cpu", precision="double", seed=5)
+    run.run(600)
+    kelvins = []
+    for _ in range(60):
+        run.run(20)
+        places, velocities = (
+            value.view(-1, 3, 3) for value in (run.state.positions, run.state.velocities)
+        )
+        axis = places[:, 1] - places[:, 2]
+        axis = axis / axis.norm(dim=-1, keepdim=True)
+        speed = ((velocities[:, 1] - velocities[:, 2]) * axis).sum(-1)
+        squares = 0.5 * system.masses[1] * speed.square()
+        kelvins.append(float(squares.mean()) * KINETIC_ENERGY / BOLTZMANN)
+    assert np.mean(kelvins) == pytest.approx(KELVIN, abs=12.0)

@@ -16,11 +16,15 @@ from mdgraph.engine.observables.averages import BlockAverages, Blocked, error_le
 from mdgraph.engine.observables.base import ObservableResult, OnlineObservable, Row
 from mdgraph.engine.random import DIRECTIONS, uniforms
 from mdgraph.evaluators import MultipleTimeStepEvaluator
+from mdgraph.neighbors.geometry import inverse
 from mdgraph.units import BOLTZMANN, KINETIC_ENERGY, SYMBOLS
 
 DISPLACEMENT: Final = 0.004
 """A, of every coordinate; a stretched O-H bond curves by less than 1e-3 within it, and forces in
 float32 are exact to 1e-3 of what it changes them by."""
+
+_ROUND: Final = 1e-11
+"""Added to moments of inertia over their sum, as a line has none about itself."""
 
 _REFERENCE: Final = 300.0
 """K, at which the third series of a sample is made; errors do not depend on it."""
@@ -75,7 +79,9 @@ class ElementTemperatures(OnlineObservable):
 
     ==============  ==================
     m, v, U, x      masses, velocities, potential energy, coordinates
-    N_A'            degrees of freedom: 3 N_A, less the share in mass of those that a system lacks
+    N_A'            degrees of freedom: 3 N_A, less 3 m / M of each atom where the centre of mass
+                    rests, less m tr(I^-1 (r^2 - r r)) where a molecule does not rotate
+    M, I, r         mass and tensor of inertia of the system, place from its centre of mass
     h               `DISPLACEMENT`
     ==============  ==================
 
@@ -128,7 +134,8 @@ class ElementTemperatures(OnlineObservable):
         with torch.no_grad():
             state = self._state
             missing = self._coordinates.sum(1) - state.degrees
-            degrees = self._coordinates - missing[:, None] * self._mass_shares
+            degrees = self._coordinates - missing.clamp(max=3.0)[:, None] * self._mass_shares
+            degrees = degrees - self._by_element(self._of_rotation((missing - 3.0).clamp(min=0.0)))
             squares = state.masses.double() * state.velocities.double().square().sum(-1)
             kinetic = KINETIC_ENERGY / BOLTZMANN * self._by_element(squares) / degrees
             forces = self._calculation.evaluator.forces(state).double()
@@ -138,6 +145,23 @@ class ElementTemperatures(OnlineObservable):
             due = torch.ones((), dtype=torch.bool, device=state.device)
             self._averages.add_(torch.stack(series), self._samples, due)
             self._samples += 1
+
+    def _of_rotation(self, missing: Tensor) -> Tensor:
+        """Shares (N,) of the degrees of freedom (S,) of molecules that do not rotate."""
+        state, grouping = self._state, self._state.grouping
+        masses = state.masses.double()[:, None]
+        places = state.positions.double()  # how far from the origin does not matter
+        centres = grouping.sum(masses * places) / grouping.sum(masses)
+        arms = places - grouping.spread(centres)
+        one = torch.eye(3, dtype=torch.float64, device=state.device)
+        spread = arms.square().sum(1)[:, None, None] * one - arms[:, :, None] * arms[:, None]
+        moment = grouping.sum(masses[:, :, None] * spread)
+        # Of a line one moment is 0, and so are its atoms' parts of it.
+        trace = moment.diagonal(dim1=1, dim2=2).sum(1).clamp(min=1e-300)
+        inverted = inverse(moment / trace[:, None, None] + _ROUND * one)
+        shares = masses[:, 0] * (grouping.spread(inverted) * spread).sum((1, 2))
+        whole = grouping.sum(shares).clamp(min=1e-300)
+        return shares * grouping.spread(missing / whole)
 
     def _by_element(self, values: Tensor) -> Tensor:
         """Sums (S, E) of values (N,) over the atoms of each element that move."""
