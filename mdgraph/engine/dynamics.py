@@ -27,7 +27,6 @@ from mdgraph.arguments import (
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.checks import completed
 from mdgraph.engine.integrators import Integrator
-from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.multiple_time_steps import outer_step_, steps_together
 from mdgraph.engine.observables import MeanSquaredDisplacement, OnlineObservable, OnlineObservables
 from mdgraph.engine.own_steps import OutgrownError, OwnSteps, own_steps
@@ -417,7 +416,8 @@ class StepDynamics:
             else:
                 self._inner_step_(calculation.update_, number)
             if self.remove_momentum:
-                remove_momentum_(self.state, self.state.step % self.remove_momentum == 0)
+                due = self.state.step % self.remove_momentum == 0
+                self.integrator.remove_momentum_(self.state, due)
             self.online.record_(number)
 
     def _inner_step_(self, update_: Callable[[], None], number: int | None) -> None:

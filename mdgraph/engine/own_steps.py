@@ -25,7 +25,6 @@ from mdgraph.decomposition.references import new_number
 from mdgraph.decomposition.server import DividedPart, Follower
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.integrators import Integrator
-from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.multiple_time_steps import outer_step_, steps_together
 from mdgraph.engine.observables import OnlineObservables
 from mdgraph.engine.step_graphs import StepGraphs
@@ -418,7 +417,7 @@ class OwnSteps:
             else:
                 self._inner_step_(large, number)
             if interval := self._beginning.remove_momentum:
-                remove_momentum_(self.own, self.own.step % interval == 0)
+                self._integrator.remove_momentum_(self.own, self.own.step % interval == 0)
             if self._beginning.looks:
                 self._collect_(self._of_whole(self._names))
             if self._online is not None:

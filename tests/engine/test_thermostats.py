@@ -153,6 +153,26 @@ def test_conserved_energies_scatter_with_the_square_of_the_time_step(make) -> No
     assert scatter[0] / scatter[1] == pytest.approx(4.0, rel=0.35)
 
 
+def test_what_langevin_keeps_knows_of_momentum_that_is_removed() -> None:
+    """A bath that gives to the centre of mass what is taken again would look like a drift."""
+    kept = []
+    for interval in (0, 1, 3):
+        run = Simulation(
+            argon(3),
+            LennardJones(0.0104, 3.4, 5.5),
+            LangevinMiddle(4.0, 120.0, 20.0),
+            device="cpu",
+            precision="double",
+            seed=2,
+            remove_momentum=interval,
+        )
+        before = float(run.observables().conserved_energy)
+        run.run(60)
+        kept.append(float(run.observables().conserved_energy) - before)
+    # Of 60 steps the bath would else have given 60 x 3/2 kT (1 - a^2) = 0.14 eV.
+    np.testing.assert_allclose(kept[1:], kept[0], atol=1e-9)
+
+
 def oscillators(systems: int, positions: np.ndarray, velocities: np.ndarray) -> list[System]:
     parts = zip(np.split(positions, systems), np.split(velocities, systems), strict=True)
     return [System(numbers=np.full(len(x), 6), positions=x, velocities=v) for x, v in parts]

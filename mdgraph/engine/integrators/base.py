@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
+from mdgraph.engine.kinetics import remove_momentum_
 from mdgraph.engine.schedules import Quantity, Schedule, Value, values_at
 from mdgraph.errors import InputError
 from mdgraph.gpu import launch
@@ -187,6 +188,15 @@ class Integrator:
     def step_(self, state: State, evaluate: Evaluate) -> None:
         """One step; static shapes, does not sync."""
         raise NotImplementedError
+
+    def remove_momentum_(self, state: State, due: Tensor) -> None:
+        """Takes the velocity of the centre of mass off each system; does not sync.
+
+        Args:
+            state: velocities are changed.
+            due: () bool; if false, nothing changes.
+        """
+        remove_momentum_(state, due)
 
     def conserved_energy(self) -> Tensor | None:
         """(S,) float64, eV, that exact dynamics with constant parameters conserve.

@@ -97,6 +97,13 @@ class LangevinMiddle(Integrator):
         evaluate()
         state.step += 1
 
+    def remove_momentum_(self, state: State, due: Tensor) -> None:
+        """See Integrator; what the bath gave to the centre of mass goes back to it."""
+        before = state.velocities.double().square().sum(1)
+        super().remove_momentum_(state, due)
+        gained = state.velocities.double().square().sum(1) - before
+        self._heat.addcmul_(state.masses.double(), gained, value=0.5 * KINETIC_ENERGY)
+
     def conserved_energy(self) -> Tensor | None:
         """See Integrator."""
         state = self._state
