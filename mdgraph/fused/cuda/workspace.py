@@ -454,7 +454,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
             readout = replace(dense, step=TILE, stages=4)
         message = Blocks(8, 1, strip, 8, registers=64)
         if not double:
-            message = Blocks(4, 1, strip, 4, registers=64)
+            message = Blocks(4, 1, strip, 4, registers=64, masked=False)
             if atoms >= 8192:
                 message = Blocks(1, 2, strip, 1, masked=False)
         adjoint = Blocks(1, 2, strip, 1, fewer, masked=False)
