@@ -18,7 +18,8 @@ energy where a bath with the steps of the reference ends: replicas differ far mo
 runs from one place and one set of velocities, so differences and errors are those of pairs, and
 what is compared is the dynamics alone, not the bath. Limit: 8 %. A replica whose total energy
 changes by more than 1 eV has run away: it is left out, with its partner in pairs, the others go on,
-and a row of two time steps that has one fails. --against OTHER compares OTHER with LARGE, both with
+and a row of two time steps that has one fails. What the others gain is told in meV a replica and in
+kT/ns a degree of freedom: resonance, which no thermostat hides here. --against OTHER compares OTHER with LARGE, both with
 the first of --steps.
 
 **A dihedral**, four indices of atoms from 0 on: Langevin dynamics, -kT ln p of bins of --bins
@@ -333,6 +334,17 @@ class Pooled:
     def values(self, name: str) -> Array:
         return np.concatenate([np.array(run[name], dtype=float) for run in self.runs])
 
+    def gains(self, bath: float) -> Array:
+        """kT/ns a degree of freedom that the replicas gain at constant energy."""
+        units = [
+            1e-3 * run["ps"] * (3 * run["atoms"] - 3) * BOLTZMANN * bath for run in self.runs
+        ]
+        rates = [
+            np.array(run["gain"], dtype=float) / unit
+            for run, unit in zip(self.runs, units, strict=True)
+        ]
+        return np.concatenate(rates)
+
 
 def diffusion_table(rows: Sequence[Pooled], bath: float, paired: bool = False) -> list[str]:
     """The lines of the rows, of which the first is the reference, with pairs of replicas or not."""
@@ -344,6 +356,7 @@ def diffusion_table(rows: Sequence[Pooled], bath: float, paired: bool = False) -
         [row.values(name)[inside] for row, inside in zip(rows, held, strict=True)]
         for name in ("kelvin", "D", "rise", "gain")
     )
+    rates = [row.gains(bath)[inside] for row, inside in zip(rows, held, strict=True)]
     around = [one - one.mean() for one in kelvin]
     moment = sum(float(one @ one) for one in around)
     slope = sum(float(one @ two) for one, two in zip(around, own, strict=True)) / moment
@@ -355,10 +368,10 @@ def diffusion_table(rows: Sequence[Pooled], bath: float, paired: bool = False) -
     ]
     scatter = sum(float(one @ one) for one in rest) / (sum(map(len, rest)) - len(rest) - 1)
     titles = (
-        "step, fs | outer, fs | ps | ran away | gain, meV | T, K | rise, K | D, Å²/ns | "
-        "at the bath's T | difference, %"
+        "step, fs | outer, fs | ps | ran away | gain, meV | kT/ns a degree | T, K | rise, K | "
+        "D, Å²/ns | at the bath's T | difference, %"
     )
-    lines = [f"| {titles} |", "|" + " --- |" * 10]
+    lines = [f"| {titles} |", "|" + " --- |" * 11]
     for index, row in enumerate(rows):
         apart = kelvin[index].mean() - kelvin[0].mean()
         change = variance[index] + variance[0]
@@ -375,6 +388,7 @@ def diffusion_table(rows: Sequence[Pooled], bath: float, paired: bool = False) -
             f"{row.ps:.0f}",
             f"{lost[index]}",
             f"{1e3 * gain[index].mean():+.1f} ± {2e3 * gain[index].std(ddof=1) / size:.1f}",
+            f"{rates[index].mean():+.3f} ± {2.0 * rates[index].std(ddof=1) / size:.3f}",
             f"{kelvin[index].mean():.1f} ± {2.0 * kelvin[index].std(ddof=1) / size:.1f}",
             f"{rise[index].mean():+.1f} ± {2.0 * rise[index].std(ddof=1) / size:.1f}",
             f"{1e3 * own[index].mean():.1f} ± {2e3 * own[index].std(ddof=1) / size:.1f}",

@@ -35,7 +35,7 @@ def test_diffusion_is_that_of_brownian_motion(module: ModuleType) -> None:
 
 
 def pooled(module: ModuleType, text: str, **values: Any) -> Any:
-    return module.Pooled(module.steps_of(text), [{"ps": 10.0, **values}])
+    return module.Pooled(module.steps_of(text), [{"ps": 10.0, "atoms": 192, **values}])
 
 
 def test_diffusion_is_compared_at_one_temperature(module: ModuleType) -> None:
@@ -101,6 +101,22 @@ def test_rows_begin_where_one_bath_ends(
         for mine, other in zip(first, second, strict=True)
     ]
     assert same == [one] * 3
+
+
+def test_gains_are_told_a_degree_of_freedom(module: ModuleType) -> None:
+    """Of seeds of two lengths, whose replicas gain half and one and a half kT/ns a degree."""
+    degrees, kT = 3 * 192 - 3, 0.025852
+    runs = [
+        {"ps": ps, "atoms": 192, "D": [0.1, 0.11, 0.12], "kelvin": [299.0, 300.0, 301.0]}
+        | {"rise": [0.0] * 3, "gain": [rate * kT * degrees * 1e-3 * ps] * 3}
+        for ps, rate in ((9.0, 0.5), (18.0, 1.5))
+    ]
+    row = module.Pooled(module.steps_of("1.25x4"), runs)
+    lines = module.diffusion_table([row, row], 300.0)
+    titles, cells = ([cell.strip() for cell in lines[place].split("|")] for place in (0, 3))
+    gain = cells[titles.index("kT/ns a degree")].split()
+    assert float(gain[0]) == pytest.approx(1.0, abs=2e-3)
+    assert float(gain[2]) == pytest.approx(2.0 * 0.5 * (6 / 5) ** 0.5 / 6**0.5, abs=2e-3)
 
 
 def test_one_that_ran_away_fails_a_row_and_leaves_its_partner_out(module: ModuleType) -> None:
