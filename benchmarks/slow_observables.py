@@ -19,8 +19,8 @@ runs from one place and one set of velocities, so differences and errors are tho
 what is compared is the dynamics alone, not the bath. Limit: 8 %. A replica whose total energy
 changes by more than 1 eV has run away: it is left out, with its partner in pairs, the others go on,
 and a row of two time steps that has one fails. What the others gain is told in meV a replica and in
-kT/ns a degree of freedom: resonance, which no thermostat hides here. --against OTHER compares OTHER with LARGE, both with
-the first of --steps.
+kT/ns a degree of freedom: resonance, which no thermostat hides here. --against OTHER compares OTHER
+with LARGE, both with the first of --steps.
 
 **A dihedral**, four indices of atoms from 0 on: Langevin dynamics, -kT ln p of bins of --bins
 degrees. --without has another dihedral and two angles: samples in which it lies between them do not
@@ -336,9 +336,7 @@ class Pooled:
 
     def gains(self, bath: float) -> Array:
         """kT/ns a degree of freedom that the replicas gain at constant energy."""
-        units = [
-            1e-3 * run["ps"] * (3 * run["atoms"] - 3) * BOLTZMANN * bath for run in self.runs
-        ]
+        units = [1e-3 * run["ps"] * (3 * run["atoms"] - 3) * BOLTZMANN * bath for run in self.runs]
         rates = [
             np.array(run["gain"], dtype=float) / unit
             for run, unit in zip(self.runs, units, strict=True)
