@@ -56,13 +56,17 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
     values = [_values(atoms) for atoms in frames]
     names = {name for labels in values for name in labels}
     keys: dict[str, str] = {}
-    for label in ("energy", "forces", "stress"):
+    for label in ("energy", "forces", "stress", "charge"):
         candidates = {
             name
-            for atoms, labels in zip(frames, values, strict=True)
+            for labels in values
             for name, value in labels.items()
             if looks_like(label, name) and _fits(label, value)
         }
+        if label == "charge":
+            keys |= _optional_keys(path, {"group": ("config_type",)}, names, request)
+            if "charge" in keys or request.keys.charge == NONE:
+                continue
 
         def same(first: str, second: str) -> bool:
             pairs = [
@@ -77,7 +81,18 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
         if key is not None:
             keys[label] = key
     check_labels(path.name, keys, names, request.keys, max(map(len, frames)))
-    keys |= _optional_keys(path, {"group": ("config_type",)}, names, request)
+    sums = {
+        round(float(np.sum(charges)), 2)
+        for atoms, labels in zip(frames, values, strict=True)
+        for charges in (atoms.get_initial_charges(), labels.get("charges", 0.0))
+    } - {0.0}
+    if "charge" not in keys and request.keys.charge != NONE and any(map(_is_whole, sums)):
+        logger.warning(
+            "%s: charges of atoms add up to %s e and are not read; give the total charge as "
+            "'charge' beside the energy, or say that there is none with --charge-key none",
+            path.name,
+            name_some(sorted(sums), 4),
+        )
     for name in names.intersection(SINGLETS):
         spins = sorted({str(labels[name]) for labels in values if name in labels})
         if len(spins) > 1:
@@ -154,10 +169,17 @@ def _fits(label: str, value: Any) -> bool:
     shape = np.shape(value)
     if not np.issubdtype(np.asarray(value).dtype, np.number):
         return False
+    if label == "charge":
+        return shape in ((), (1,)) and _is_whole(value) and bool(np.any(value))
     if label == "energy":
         return shape in ((), (1,))
     # The shape of forces is checked later, with the frame.
     return len(shape) == 2 if label == "forces" else shape in _STRESSES
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether numbers are whole, as total charges are."""
+    return bool(np.all(np.abs(value - np.round(value)) < 1e-3))
 
 
 def _equal(first: Any, second: Any) -> bool:
@@ -629,6 +651,7 @@ def _choose_keys(
     all_names: set[str] = set()
     largest = 0
     candidates: dict[str, set[str]] = {"energy": set(), "forces": set(), "stress": set()}
+    charges: set[str] = set()
     # Arrays of other frames or atoms than the positions, which `_rows` refuses with their shape.
     unlike: dict[str, set[str]] = {"energy": set(), "forces": set()}
     for _, table in tables():
@@ -639,6 +662,10 @@ def _choose_keys(
             if name in (*NUMBERS, *POSITIONS) or not hasattr(table[name], "shape"):
                 continue
             shape = table[name].shape
+            if looks_like("charge", name) and shape in ((), (1,), (frames,), (frames, 1)):
+                values = np.asarray(table[name])
+                if values.dtype.kind in "fiu" and _is_whole(values) and values.any():
+                    charges.add(name)
             for label, names in candidates.items():
                 ranks = {"energy": (0, 1), "forces": (2,), "stress": (1, 2)}[label]
                 # The values of a single frame may lack the axis of frames.
@@ -660,7 +687,11 @@ def _choose_keys(
         if key is not None:
             keys[label] = key
     check_labels(path.name, keys, all_names, request.keys, largest)
-    return keys | _optional_keys(path, {}, all_names, request)
+    keys |= _optional_keys(path, {}, all_names, request)
+    if "charge" not in keys:
+        charge = choose_key("charge", all_names, request.keys.charge, charges, None, path.name)
+        keys |= {} if charge is None else {"charge": charge}
+    return keys
 
 
 def _count(table: Table) -> tuple[int, int]:

@@ -202,7 +202,9 @@ def is_virial(name: str) -> bool:
 
 
 def looks_like(label: str, name: str) -> bool:
-    """Whether a name could be that of the label: energy, forces or stress."""
+    """Whether a name could be that of the label: energy, forces, stress or charge."""
+    if label == "charge":
+        return name == "q" or name.lower().endswith("charge")
     text = name.rpartition(".")[2].lower() if label == "energy" else name.lower()
     if label == "energy":
         is_other_energy = any(
@@ -225,7 +227,7 @@ def choose_key(
     """The key of a label; None if the file lacks it or the user ignores it.
 
     Args:
-        label: energy, forces or stress; its option is `--LABEL-key`.
+        label: energy, forces, stress or charge; its option is `--LABEL-key`.
         all_names: all names in the file.
         user_key: the user's choice or None.
         candidates: the names that could be the label and have a fitting shape.

@@ -552,3 +552,38 @@ def test_units_that_an_archive_of_sgdml_states_are_those_of_the_import(tmp_path:
     np.savez(path, **arrays, e_unit="eV", r_unit="bohr")
     with pytest.raises(InputError, match=r"R are in bohr, not in A"):
         imported(path)
+
+
+@pytest.mark.parametrize("key", ["tot_charge", "REF_charge", "q"])
+def test_names_like_that_of_a_charge_are_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    caplog.set_level("INFO")
+    frames, path = renamed(copper(4), "energy", "forces", **{key: -1.0}), tmp_path / "a.xyz"
+    ase.io.write(path, frames, format="extxyz")
+    assert [frame.charge for frame in imported(path)] == [-1.0] * 4
+    assert f"'{key}' is taken for the charge" in caplog.text
+    assert [frame.charge for frame in imported(path, charge="none")] == [0.0] * 4
+    np.savez(
+        tmp_path / "a.npz",
+        z=frames[0].numbers,
+        R=[frame.positions for frame in frames[::2]],
+        E=[1.0, 2.0],
+        F=[frame.arrays["forces"] for frame in frames[::2]],
+        **{key: [0, -1]},
+    )
+    assert [frame.charge for frame in imported(tmp_path / "a.npz")] == [0.0, -1.0]
+
+
+@pytest.mark.parametrize("column", ["charge", "initial_charges"])
+def test_charges_of_atoms_that_make_an_ion_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, column: str
+) -> None:
+    frames, path = renamed(copper(4), "energy", "forces"), tmp_path / "a.xyz"
+    for total, told in ((0.0, False), (1.0, True)):
+        caplog.clear()
+        for frame in frames:
+            frame.arrays[column] = np.full(len(frame), total / len(frame))
+        ase.io.write(path, frames, format="extxyz")
+        assert [frame.charge for frame in imported(path)] == [0.0] * 4
+        assert ("charges of atoms add up to 1.0 e and are not read" in caplog.text) is told
