@@ -32,7 +32,7 @@ def test_rows_are_recipes(script: Callable[[str], ModuleType]) -> None:
 
 
 def test_what_two_errors_share_is_found(script: Callable[[str], ModuleType]) -> None:
-    """Labels that are off by 0.3 eV/A give two potentials an error of which neither is the cause."""
+    """Labels off by 0.3 eV/A give two potentials an error of which neither is the cause."""
     generator = np.random.default_rng(1)
     labels, first, second = generator.normal(size=(3, 4000, 3)) * [[[0.3]], [[0.1]], [[0.2]]]
     own, others, common = script("folds").common_error(labels + first, labels + second)
