@@ -47,6 +47,12 @@ def made(labels: HoledPairs | None = None, **changes: Any) -> Labelling:
     return found_from(CRYSTAL, teacher, other, CONFIG.model_copy(update=changes))
 
 
+@pytest.fixture(scope="module")
+def plain() -> Labelling:
+    """Structures with labels of the teacher itself."""
+    return made()
+
+
 def energy(potential: HoledPairs, system: Any) -> float:
     calculation = Calculation([system], potential, device="cpu", precision="double")
     calculation.compute()
@@ -64,26 +70,34 @@ def test_labels_are_of_the_further_potential_on_the_level_of_the_teachers() -> N
         assert len(frame) <= 8
 
 
-def test_structures_go_all_the_way_to_minima_and_whole_ways_are_held_out() -> None:
-    labelling = made()
-    forces = [np.abs(frame.forces).max() for frame in labelling.frames if len(frame) > 1]
+def test_structures_go_all_the_way_to_minima_and_whole_ways_are_held_out(plain: Labelling) -> None:
+    forces = [np.abs(frame.forces).max() for frame in plain.frames if len(frame) > 1]
     assert min(forces) < 0.05
     assert max(forces) > 1.0
-    held_out = labelling.frames[labelling.training :]
-    assert 0 < len(held_out) < len(labelling.frames) / 3
-    rest = [frame.energy / len(frame) for frame in labelling.frames]
+    held_out = plain.frames[plain.training :]
+    assert 0 < len(held_out) < len(plain.frames) / 3
+    rest = [frame.energy / len(frame) for frame in plain.frames]
     crystal = energy(HoledPairs(), CRYSTAL) / len(CRYSTAL)
     assert min(rest) > crystal + random_search._KNOWN
 
 
-def test_what_is_too_dense_or_a_hole_of_the_labels_gets_no_label() -> None:
-    crystals = [frame for frame in made().frames if frame.pbc.all()]
-    volume = CRYSTAL.volume / len(CRYSTAL)
-    dense = [abs(np.linalg.det(f.cell)) / len(f) / volume for f in crystals]
-    assert min(dense) > random_search._DENSEST
-    sound, holed = made(HoledPairs()), made(HoledPairs(depth=60.0))
-    assert len(holed.frames) < len(sound.frames)
-    assert holed.extreme > sound.extreme
+def volume_ratio(labelling: Labelling) -> float:
+    """Of the densest crystal, by the volume of an atom at rest."""
+    crystals = [frame for frame in labelling.frames if frame.pbc.all()]
+    volumes = [abs(np.linalg.det(frame.cell)) / len(frame) for frame in crystals]
+    return min(volumes) * len(CRYSTAL) / CRYSTAL.volume
+
+
+def test_what_is_too_dense_or_a_hole_of_the_labels_gets_no_label(
+    plain: Labelling, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert volume_ratio(plain) < 1.0
+    monkeypatch.setattr(random_search, "_DENSEST", 1.05)
+    holed = made(HoledPairs(depth=60.0), largest_force=1e9)
+    assert volume_ratio(holed) > 1.05
+    lowest = min(frame.energy / len(frame) for frame in holed.frames)
+    assert lowest > energy(HoledPairs(), CRYSTAL) / len(CRYSTAL) - random_search.HOLE
+    assert "below the crystal at rest by the labels themselves" in caplog.text
 
 
 def test_frames_on_which_the_further_potential_differs_by_far_are_left_out() -> None:
