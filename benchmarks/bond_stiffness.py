@@ -1,0 +1,173 @@
+"""How much of the stiffness of bonds to hydrogen a small potential lacks, and what that biases.
+
+    python benchmarks/bond_stiffness.py LARGE SMALL ... --structures FILE --steps 1.4x3 2.1x2
+    python benchmarks/bond_stiffness.py LARGE SMALL --structures FILE --times 1.012 --out FILE
+
+Hydrogens are moved along their bonds by --move both ways, --apart of them from one another in the
+order of the atoms at a time; k is the slope of the force. The share d/k of the large potential's k
+that the small one lacks is left to impulses, and lets the configurational temperature of the
+element err: for an oscillator under Langevin dynamics the error is known exactly, and the columns
+of --steps have its mean over the bonds, weighted by k as that temperature is. It comes on top of
+the bias of the inner steps, which bonds have as they are not harmonic, and two biases of opposite
+signs cancel: --times F writes the small potential with all forces of its network F times as large.
+"""
+
+import argparse
+import math
+from pathlib import Path
+from typing import Final
+
+import ase.geometry
+import numpy as np
+from cases import conditions, device_argument, run_script
+from multiple_time_steps import Array, Steps
+from slow_observables import steps_of
+
+from mdgraph import load
+from mdgraph.checkpoints import save
+from mdgraph.engine.batches import evaluate_with
+from mdgraph.errors import InputError
+from mdgraph.io.structures import read_systems
+from mdgraph.system import System
+from mdgraph.units import KINETIC_ENERGY
+
+LONGEST: Final = 1.25
+"""A, of a bond that is measured."""
+
+
+def moved(system: System, move: float, apart: int) -> tuple[list[System], list[Array], list[Array]]:
+    """Copies with bonds longer and shorter in turn, and of each pair the hydrogens and ways (n, 3).
+
+    The arrays have a column more: the reduced mass, amu.
+    """
+    hydrogens, heavy = np.flatnonzero(system.numbers == 1), np.flatnonzero(system.numbers != 1)
+    vectors, distances = ase.geometry.get_distances(
+        system.positions[heavy], system.positions[hydrogens], system.cell, system.pbc
+    )
+    nearest = distances.argmin(0)
+    copies, places, ways = [], [], []
+    for first in range(min(apart, len(hydrogens))):
+        chosen = np.arange(first, len(hydrogens), apart)
+        length = distances[nearest[chosen], chosen]
+        chosen, length = chosen[length < LONGEST], length[length < LONGEST]
+        if not len(chosen):
+            continue
+        way = vectors[nearest[chosen], chosen] / length[:, None]
+        for sign in (1.0, -1.0):
+            positions = system.positions.copy()
+            positions[hydrogens[chosen]] += sign * move * way
+            copies.append(system.replace(positions=positions, velocities=None))
+        places.append(hydrogens[chosen])
+        other = system.masses[heavy[nearest[chosen]]]
+        ways.append(np.column_stack([way, other]))
+    return copies, places, ways
+
+
+def stiffness(
+    name: str,
+    copies: list[System],
+    places: list[Array],
+    ways: list[Array],
+    move: float,
+    device: str,
+) -> Array:
+    """eV/A^2 of all bonds."""
+    results = evaluate_with(name, device)(copies, "a moved hydrogen")
+    found = []
+    for pair, (own, way) in enumerate(zip(places, ways, strict=True)):
+        longer, shorter = (np.asarray(results[2 * pair + one].forces)[own] for one in (0, 1))
+        found.append(-((longer - shorter) * way[:, :3]).sum(1) / (2.0 * move))
+    return np.concatenate(found)
+
+
+def configurational_error(omega: float, share: float, steps: Steps, friction: float) -> float:
+    """Relative error of <k x^2> at outer steps of an oscillator under Langevin dynamics.
+
+    For slow ones it is (1 - 1/n^2) (omega times outer step)^2 / 6 of the share, n inner steps.
+
+    `omega` in 1/fs, `friction` in 1/ps; `share` of k acts as impulses. The covariance C of position
+    and velocity is the fixed point of C = A C A' + N, of linear maps.
+    """
+    half, decay = 0.5 * steps.timestep, math.exp(-1e-3 * friction * steps.timestep)
+    drift = np.array([[1.0, half], [0.0, 1.0]])
+    noise = drift @ np.diag([0.0, 1.0 - decay**2]) @ drift.T
+    through, spread = np.eye(2), np.zeros((2, 2))
+    for step in range(steps.inner):
+        impulses = share * (steps.inner if step == 0 else 0.0)
+        force = omega**2 * (1.0 - share + impulses)
+        kick = np.array([[1.0, 0.0], [-force * steps.timestep, 1.0]])
+        one = drift @ np.diag([1.0, decay]) @ drift @ kick
+        through, spread = one @ through, one @ spread @ one.T + noise
+    fixed = np.linalg.solve(np.eye(4) - np.kron(through, through), spread.ravel())
+    return float(omega**2 * fixed[0] - 1.0)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("large", help="potential whose dynamics these are")
+    parser.add_argument("small", nargs="+", help="inner potentials")
+    parser.add_argument("--structures", type=Path, required=True)
+    parser.add_argument("--steps", nargs="*", default=["1.4x3"], help="fs, as 1.4x3")
+    parser.add_argument("--hydrogen-mass", type=float, default=3.024, help="amu")
+    parser.add_argument("--friction", type=float, default=5.0, help="1/ps")
+    parser.add_argument("--move", type=float, default=0.03, help="A")
+    parser.add_argument("--apart", type=int, default=8, help="every n-th hydrogen at a time")
+    parser.add_argument("--times", type=float, help="factor of the forces of SMALL in --out")
+    parser.add_argument("--out", type=Path, help="file of the scaled potential, .safetensors")
+    parser.add_argument("--device", type=device_argument, default="auto")
+    options = parser.parse_args()
+    if (options.times is None) != (options.out is None):
+        parser.error("--times and --out belong together")
+    if options.times is not None and len(options.small) > 1:
+        parser.error("--times takes one small potential")
+    return options
+
+
+def main() -> None:
+    """Prints a line for each small potential, and writes the scaled one."""
+    options = arguments()
+    names = list(options.small)
+    if options.times is not None:
+        scaled = load(names[0])
+        scaled.scale.mul_(options.times)
+        save(scaled, options.out)
+        names.append(str(options.out))
+    copies: list[System] = []
+    places: list[Array] = []
+    ways: list[Array] = []
+    for system in read_systems(options.structures):
+        own = moved(system, options.move, options.apart)
+        copies, places, ways = copies + own[0], places + own[1], ways + own[2]
+    if not places:
+        raise InputError(f"No hydrogen of '{options.structures}' has a bond.")
+    both = (copies, places, ways, options.move, options.device)
+    large, other = stiffness(options.large, *both), np.concatenate([way[:, 3] for way in ways])
+    reduced = other * options.hydrogen_mass / (other + options.hydrogen_mass)
+    if large.min() <= 0.0:
+        raise InputError(f"A bond of '{options.structures}' is none to {options.large}: k <= 0.")
+    omega = np.sqrt(large / (KINETIC_ENERGY * reduced))
+    told = ", ".join(f"{name} {one}" for name, one in conditions(options.device, "mixed").items())
+    print(
+        f"{len(large)} bonds of {large.mean():.1f} eV/A^2, which scatter by {large.std():.1f}; "
+        f"their period is {2.0 * math.pi / omega.mean():.1f} fs. {told}."
+    )
+    print("| small potential | d/k, % | scatter, % | ", end="")
+    print(" | ".join(f"T conf at {text} fs, %" for text in options.steps) + " |")
+    print("|" + " --- |" * (3 + len(options.steps)))
+    for name in names:
+        lacking = large - stiffness(name, *both)
+        unit = 100.0 / large.mean()
+        error = 2.0 * unit * lacking.std() / math.sqrt(len(lacking))
+        cells = [f"{unit * lacking.mean():+.2f} ± {error:.2f}", f"{unit * lacking.std():.2f}"]
+        for text in options.steps:
+            steps = steps_of(text)
+            errors = [
+                configurational_error(own, share, steps, options.friction)
+                for own, share in zip(omega, lacking / large, strict=True)
+            ]
+            cells.append(f"{unit * float((large * errors).mean()):+.2f}")
+        print("| " + " | ".join([str(name), *cells]) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    run_script(main)
