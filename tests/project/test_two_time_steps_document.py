@@ -322,18 +322,28 @@ def test_the_document_is_followed(
     assert "configurational_K" in (tmp_path / "two-steps" / "temperatures.csv").read_text()
 
 
-def test_the_commands_of_the_script_are_understood(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("script", "count"),
+    [
+        ("multiple_time_steps", 10),
+        ("slow_observables", 3),
+        ("energy_pairs", 1),
+        ("bond_stiffness", 2),
+    ],
+)
+def test_the_commands_of_the_scripts_are_understood(
+    monkeypatch: pytest.MonkeyPatch, script: str, count: int
 ) -> None:
     page = PAGE.read_text(encoding="utf-8") + RECIPE.read_text(encoding="utf-8")
-    lines = [line for line in page.splitlines() if "python benchmarks/multiple" in line]
-    assert len(lines) == 8
+    lines = [line for line in page.splitlines() if f"python benchmarks/{script}.py" in line]
+    assert len(lines) == count
     for line in lines:
         words = line.split("benchmarks/")[1].split()
         monkeypatch.setattr(sys, "argv", words)
-        options = module.arguments()
-        assert options.large in ("water-pbe0", "water-pbe0-large")
-        assert options.small in ("water-pbe0-small", "water-pbe0-inner")
+        options = import_module(script).arguments()
+        assert options.large in ("water-pbe0", "water-pbe0-large", "aceff-1.1.ckpt")
+        small = options.small if isinstance(options.small, str) else options.small[0]
+        assert small in ("water-pbe0-small", "water-pbe0-inner", "peptide-inner")
 
 
 def test_the_energy_that_outer_steps_conserve_is_that_of_the_document() -> None:
