@@ -15,14 +15,17 @@ with the skin that it finds fastest, builds and cuts included. Under torchrun ea
 domain, else all are in one process and on one device, which shows what decomposition itself costs
 before any link does. With `--trajectory` as many steps are timed again while every so many of them
 is written to an H5MD file as `mdgraph md` does it. Memory is what torch has allocated on the GPU of
-rank 0 at most. With `--eager` evaluations and steps are no CUDA graphs. With `--silent` ranks pack
-the features of each exchange and send none, so forces are wrong: what an evaluation takes less is
-what waits for messages. With `--predict` nothing is timed: evaluations on so many GPUs are
-predicted from that on one, see `predicted_ms`, and the memory of a rank's lists is counted, with
-rows of all atoms and with those that it has.
+rank 0 at most; each of several ranks tells its own, and how many atoms it has: on a GPU that
+number, on a CPU the bytes of all tensors between two chunks. With `--eager` evaluations and steps
+are no CUDA graphs. With `--silent` ranks pack the features of each exchange and send none, so
+forces are wrong: what an evaluation takes less is what waits for messages. With `--predict` nothing
+is timed: evaluations on so many GPUs are predicted from that on one, see `predicted_ms`, and memory
+of a rank beside features: its lists, the state and bins of its region, and of rank 0, which has
+those of all atoms.
 """
 
 import argparse
+import gc
 import sys
 import tempfile
 import time
@@ -48,10 +51,12 @@ from mdgraph.checkpoints import load, shipped_potentials
 from mdgraph.decomposition import divided_parts, exchange, grid_of, in_domains, join_ranks
 from mdgraph.decomposition.bricks import BrickGrid, widths_of
 from mdgraph.decomposition.exchange import MessageLink
+from mdgraph.decomposition.own_atoms import MARGIN
 from mdgraph.decomposition.subdomain import SubdomainCapacity
-from mdgraph.engine import Calculation, LangevinMiddle, Simulation, VelocityVerlet
+from mdgraph.engine import Calculation, LangevinMiddle, Simulation, VelocityVerlet, own_steps
 from mdgraph.engine.autotune import Timer, stopwatch
 from mdgraph.engine.integrators import Integrator
+from mdgraph.engine.own_steps import OwnSteps, StepRequest
 from mdgraph.engine.simulation import WORTHWHILE
 from mdgraph.engine.step_graphs import LONGEST
 from mdgraph.fused.evaluator import chosen_evaluator
@@ -80,6 +85,9 @@ FIXED_MS = 0.22
 
 SLOTS = 120
 """Of a row of the shipped water's list."""
+
+ATOM_BYTES = 330.0
+"""Of an atom of a region: state, places of the list, bins, owner."""
 
 
 def predicted_ms(
@@ -112,12 +120,19 @@ def predicted_ms(
     return str(grid), spent
 
 
-def lists_gb(system: System, reach: float, grid: BrickGrid) -> tuple[float, float]:
-    """Lists of a rank, GB: with rows of all atoms, and with those of atoms near its brick alone."""
-    atoms, row = len(system), 12.0 * SLOTS
-    near = atoms * grid.share(widths_of(State([system])), 1.02 * reach)
-    rows = min(float(atoms), near + 0.05 * (near + 40.0 * near**0.5))
-    return 1e-9 * row * atoms, 1e-9 * (row * rows + 4.0 * atoms)
+def rank_gb(system: System, reach: float, skin: float, grid: BrickGrid) -> dict[str, float]:
+    """What a rank has beside features, GB: rows of lists, its region, and that of rank 0."""
+    atoms, widths = len(system), widths_of(State([system]))
+
+    def rows(distance: float) -> float:
+        near = atoms * grid.share(widths, 1.02 * distance)
+        return min(float(atoms), near + 0.05 * (near + 40.0 * near**0.5))
+
+    return {
+        "lists_gb": 12e-9 * SLOTS * rows(reach + MARGIN),
+        "region_gb": 1e-9 * ATOM_BYTES * rows(reach + skin + MARGIN),
+        "whole_gb": 1e-9 * ATOM_BYTES * atoms,
+    }
 
 
 PREDICTIONS = Table(
@@ -127,8 +142,9 @@ PREDICTIONS = Table(
         ("grid", "grid", ""),
         ("E+F ms", "evaluation_ms", ".3f"),
         ("efficiency", "efficiency", ".3f"),
-        ("all rows GB", "whole_lists_gb", ".2f"),
-        ("rows GB", "lists_gb", ".2f"),
+        ("lists GB", "lists_gb", ".3f"),
+        ("region GB", "region_gb", ".3f"),
+        ("rank 0 GB", "whole_gb", ".3f"),
     ),
     width=12,
 )
@@ -305,6 +321,36 @@ class SilentLink(MessageLink):
             own.index_select(0, rows)
 
 
+class TellingSteps(OwnSteps):
+    """Steps of a rank, which says what memory it has, after the first call, the second, the fourth.
+
+    And so on, as it takes time.
+    """
+
+    _calls = 0
+
+    def _advance_(self, request: StepRequest, whole: Integrator | None) -> None:
+        super()._advance_(request, whole)
+        TellingSteps._calls += 1
+        if TellingSteps._calls & (TellingSteps._calls - 1):
+            return
+        device = self._calculation.device
+        on_gpu = device.type == "cuda"
+        held = torch.cuda.max_memory_allocated(device) if on_gpu else tensor_bytes()
+        rank, own = self._exchange.rank.rank, int(self.atoms.used.sum())
+        say({"rank": rank, "own": own, "region": len(self._region.atoms), "mib": held / 2**20})
+
+
+def tensor_bytes() -> int:
+    """Of all tensors of this process."""
+    gc.collect()
+    found = {}
+    for thing in gc.get_objects():
+        if isinstance(thing, torch.Tensor):
+            found[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
+    return sum(found.values())
+
+
 def predict(unit: System, options: argparse.Namespace) -> None:
     """Prints what is predicted for each system and number of GPUs."""
     config = random_potential(options.channels).config
@@ -318,7 +364,7 @@ def predict(unit: System, options: argparse.Namespace) -> None:
             row = {"atoms": len(system), "domains": count, "grid": grid, "evaluation_ms": time}
             row["efficiency"] = options.predict / (count * time)
             shape = BrickGrid.chosen(count, widths_of(State([system])), reach)
-            row["whole_lists_gb"], row["lists_gb"] = lists_gb(system, reach, shape)
+            row |= rank_gb(system, reach, options.skin, shape)
             print_row(PREDICTIONS, row, {}, options.json)
 
 
@@ -349,6 +395,7 @@ def main() -> None:
         parser.error("steps need messages; leave out --silent, or --steps")
     if options.silent:
         exchange.MessageLink = SilentLink  # type: ignore[attr-defined]
+    own_steps.OwnSteps = TellingSteps  # type: ignore[misc]
     if options.predict is None:
         join_ranks()  # the others serve from here on
     unit = read_system(shipped_potentials()["water-pbe0"] / "start.extxyz").replace(velocities=None)

@@ -14,12 +14,7 @@ from torch import Tensor
 
 from mdgraph.arguments import shown
 from mdgraph.errors import InputError
-from mdgraph.neighbors.geometry import (
-    complete_cell,
-    fractional_coordinates,
-    heights,
-    inverse,
-)
+from mdgraph.neighbors.geometry import complete_cell, heights, inverse
 from mdgraph.neighbors.torch_builder import Brick
 from mdgraph.state import State
 
@@ -123,7 +118,7 @@ class BrickGrid:
             the first axis, n_y - 1 along the second in each slab, n_z - 1 along the third in each
             column.
         """
-        fractional = _fractional(positions, cell, pbc)
+        fractional, _, _ = wrapped_in(positions, cell, pbc)
         owner = torch.zeros(len(positions), dtype=torch.int64, device=positions.device)
         found, groups = [], 1
         for axis, number in enumerate(self.shape):
@@ -187,7 +182,7 @@ class BrickGrid:
             pbc: (1, 3) bool.
             planes: (P,) from `planes`.
         """
-        return self.owners_at(_fractional(positions, cell, pbc), planes)
+        return self.owners_at(wrapped_in(positions, cell, pbc)[0], planes)
 
     def owners_at(self, fractional: Tensor, planes: Tensor) -> Tensor:
         """The same from wrapped fractional coordinates (N, 3) in the complete cell."""
@@ -202,10 +197,25 @@ class BrickGrid:
         return owner
 
 
-def _fractional(positions: Tensor, cell: Tensor, pbc: Tensor) -> Tensor:
-    system = torch.zeros(len(positions), dtype=torch.int64, device=positions.device)
-    completed = inverse(complete_cell(cell, pbc))
-    return fractional_coordinates(positions, completed, pbc, system)[0]
+def wrapped_in(positions: Tensor, cell: Tensor, pbc: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Coordinates in the complete cell of one system, wrapped where periodic; does not sync.
+
+    Their bits do not depend on the number of atoms, of which ranks have different ones.
+
+    Args:
+        positions: (N, 3) A.
+        cell: (1, 3, 3) A.
+        pbc: (1, 3) bool.
+
+    Returns:
+        Coordinates (N, 3), the integers (N, 3) that wrapping subtracted, and the inverse (1, 3, 3)
+        of the complete cell.
+    """
+    inverted = inverse(complete_cell(cell, pbc))
+    x, y, z = (positions[:, axis, None] * inverted[0, axis] for axis in range(3))
+    fractional = x + y + z
+    whole = torch.where(pbc[0], fractional.floor(), 0.0)
+    return fractional - whole, whole, inverted
 
 
 def _equal_shares(values: Tensor, group: Tensor, groups: int, number: int) -> Tensor:
@@ -259,11 +269,8 @@ def _factors(count: int) -> list[tuple[int, int, int]]:
 
 def widths_of(state: State) -> list[float]:
     """Widths (3) of a system, A: of its cell where periodic, else of its atoms; syncs."""
-    completed = inverse(complete_cell(state.cell, state.pbc))
-    fractional, _ = fractional_coordinates(
-        state.positions, completed, state.pbc, state.grouping.index
-    )
+    fractional, _, inverted = wrapped_in(state.positions, state.cell, state.pbc)
     extent = fractional.amax(0) - fractional.amin(0)
-    widths = torch.where(state.pbc[0], 1.0, extent) * heights(completed)[0]
+    widths = torch.where(state.pbc[0], 1.0, extent) * heights(inverted)[0]
     numbers: list[float] = widths.tolist()
     return numbers

@@ -1,10 +1,8 @@
 """DividedSystem: what a process has of a system that is divided among domains."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
-from weakref import ref
 
 import torch
 from torch import Tensor
@@ -13,17 +11,21 @@ from mdgraph.decomposition.bricks import BrickGrid
 from mdgraph.decomposition.division import Division
 from mdgraph.decomposition.exchange import Exchange, MessageLink, ProcessExchange
 from mdgraph.decomposition.own_atoms import OwnAtoms
+from mdgraph.decomposition.region import Region
 from mdgraph.decomposition.row_operations import operations
 from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.gpu.launch import Branch
 from mdgraph.neighbors import NeighborList
-from mdgraph.state import State
+from mdgraph.neighbors.torch_builder import Brick
 
 _SMALL: Final = 16_000
 """Rows of a domain up to which two of a process are evaluated side by side: of 12,000 atoms each
 they take 4 % less on an H200 than one after the other, of 24,600 3 % more, as each takes what the
 other has in the cache."""
+
+_ROUNDING: Final = 1e-3
+"""A, so that ranks that know fewer atoms differ in none that is near."""
 
 
 class DividedSystem:
@@ -31,11 +33,12 @@ class DividedSystem:
 
     Attributes:
         number: of the system, in calls of other ranks.
-        lists: of it.
+        region: the atoms that this process has.
+        lists: of them.
         grid: the bricks.
         planes: (P,) T, between the bricks; on several ranks they follow atoms, before a chunk.
         margin: A, see OwnAtoms.
-        stale: whether buffers are too small.
+        constant: (M,) float64, eV, energies of the atoms that depend on no position.
         cuts: how often buffers were made.
         needed: () float64, A, largest margin that any rank needed.
         outgrown: () bool, whether buffers of any rank were too small since `divide_`; of rank 0.
@@ -44,7 +47,7 @@ class DividedSystem:
     def __init__(
         self,
         number: int,
-        state: State,
+        region: Region,
         lists: Sequence[NeighborList],
         planes: Tensor,
         whole: FusedTensorNet,
@@ -56,29 +59,32 @@ class DividedSystem:
 
         Args:
             number: see above.
-            state: of the whole system, which other ranks have without velocities.
-            lists: of it.
+            region: of this process.
+            lists: of its atoms.
             planes: between the bricks.
             whole: what evaluates a domain.
             grid: the bricks.
             exchange: between the domains.
             margin: A, see OwnAtoms.
         """
-        self.number, self.planes, self.stale = number, planes, True
+        state = region.state
+        self.number, self.planes, self.region = number, planes, region
         self.margin, self.needed = margin, state.energy.new_zeros(())
+        self._stale, self._generation = True, region.generation
         self.cuts = 0
         self._own: OwnAtoms | None = None
         self._adds_up, self._zeroes = True, True
-        self._constant = state.energies.new_zeros(0)
+        self.constant = state.energies.new_zeros(0)
         self._operations = operations(state.device)
-        self._state = ref(state)
         self.lists, self._whole = list(lists), whole
         self._exchange, self.grid = exchange, grid
         self._beside = Branch(state.device, "domains")
+        self.brick: Brick | None = None
         if not self._exchange.alone:
             (domain,) = self._exchange.numbers
+            self.brick = self.grid.brick(domain, planes, margin)
             for item in lists:
-                item.limit_(self.grid.brick(domain, planes, self.margin))
+                item.limit_(self.brick)
         # Replaced whenever buffers are; kept, as an address would be that of later buffers too.
         self._offsets = [item.offsets for item in lists]
         self._division: Division | None = None
@@ -93,19 +99,24 @@ class DividedSystem:
         """Whether these are its lists, in the buffers that they had."""
         return all(own is item.offsets for own, item in zip(self._offsets, lists, strict=True))
 
-    def _inputs(self, state: State) -> list[Tensor]:
-        """What other ranks need for an evaluation, all in the dtype of the state.
+    @property
+    def stale(self) -> bool:
+        """Whether buffers are too small."""
+        return self._stale or self._generation != self.region.generation
 
-        Positions, cell, charge and planes, then reference positions and cell of each list.
-        """
-        references = [(item.reference_positions, item.reference_cell) for item in self.lists]
-        own = [state.positions, state.cell, state.charge, self.planes]
-        return [*own, *itertools.chain(*references)]
+    def outgrow(self) -> None:
+        """Has buffers made anew before the next evaluation."""
+        self._stale = True
 
     def divide_(self) -> None:
         """Makes buffers with room for the atoms as they are; all ranks call it together. Syncs."""
-        state = self._whole_state()
-        self._share_(state)
+        state = self.region.state
+        if self._exchange.leads and not self._exchange.alone:
+            self.constant = self._whole.constant_energies(state)
+        self.share_()
+        while not self._exchange.alone and self.region.agree_():
+            self.share_()
+        self._generation = self.region.generation
         if not self._exchange.leads:
             # Their plans know nothing of what lists of rank 0 had met before they were sent.
             for item in self.lists:
@@ -124,9 +135,7 @@ class DividedSystem:
         self._link = self._exchange.link(self._division.domains)
         self.outgrown.zero_()
         self.needed.zero_()
-        if not self._exchange.alone:
-            self._constant = self._whole.constant_energies(state)
-        self.stale = False
+        self._stale = False
         self.cuts += 1
 
     def take_planes_(self, planes: Tensor) -> Tensor:
@@ -175,7 +184,7 @@ class DividedSystem:
         Static shapes; does not sync on CUDA. Energies and forces of own atoms are written into
         the state; energy and virial are those of own atoms until they are added up.
         """
-        state, division = self._whole_state(), self._division
+        state, division = self.region.state, self._division
         assert division is not None
         assert self._own is not None
         with torch.no_grad():
@@ -189,7 +198,7 @@ class DividedSystem:
                 state.forces.zero_()
                 state.energies.zero_()
             atoms, used = self._own.atoms, self._own.used
-            self._operations.take_(atoms, used, domain.place, domain.result, self._constant, state)
+            self._operations.take_(atoms, used, domain.place, domain.result, self.constant, state)
             if self._adds_up:
                 self._add_up_([state.energy, state.virial])
 
@@ -228,63 +237,88 @@ class DividedSystem:
         Static shapes; does not sync on CUDA. On rank 0 results are written into the state.
 
         Returns:
-            (4N + 10,) float64: what was found here of forces, energies, virial, and whether
-            buffers are too small; on rank 0 of all ranks.
+            (M + 2, 5) float64: what was found here, number, force and energy of each atom, then
+            the virial and whether buffers are too small.
         """
-        state, division = self._whole_state(), self._division
+        state, division = self.region.state, self._division
         assert division is not None
         with torch.no_grad():
-            self._share_(state)
+            self.share_()
             division.update_()
             domains = division.domains
             self._exchange_features(domains)
-            atoms = len(state.numbers)
-            found = state.energies.new_zeros(4 * atoms + 10)
-            forces, energies, virial, outgrown = found.split([3 * atoms, atoms, 9, 1])
-            virials = virial.new_zeros(9, atoms)
+            atoms, alone = len(state.numbers), self._exchange.alone
+            found = state.energies.new_zeros(atoms + 2, 5)
+            forces, energies = state.energies.new_zeros(atoms, 3), state.energies.new_zeros(atoms)
+            virials = energies.new_zeros(9, atoms)
             for domain in domains:
-                domain.add_to_(forces.view(atoms, 3), energies, virials)
-            # Over atoms, not rows, whose number would change the bits.
-            torch.sum(virials, 1, out=virial)
-            outgrown.copy_(self._overflowed(division))
-            self._exchange.sum_(found)
+                domain.add_to_(forces, energies, virials)
+            # One after the other, so that the number of other atoms moves no bit.
+            virial = virials.sum(1) if alone else virials.cumsum(1)[:, -1]
+            sums = torch.cat([virial, self._overflowed(division).double()[None]])
+            if not self._exchange.leads:
+                columns = [self.region.atoms.double()[:, None], forces, energies[:, None]]
+                torch.cat([torch.cat(columns, 1), sums.view(2, 5)], out=found)
+            lengths = [size + 2 for size in self.region.sizes]
+            for other in self._exchange.collect(found, lengths):
+                numbers = other[:-2, 0].to(torch.int64)
+                forces.index_add_(0, numbers, other[:-2, 1:4])
+                energies.index_add_(0, numbers, other[:-2, 4])
+                sums += other[-2:].flatten()
             if not self._exchange.leads:
                 return found
-            self.outgrown.logical_or_(outgrown[0] != 0)
-            state.forces.copy_(forces.view(atoms, 3))
-            torch.add(energies, self._whole.constant_energies(state), out=state.energies)
+            self.outgrown.logical_or_(sums[-1] != 0)
+            state.forces.copy_(forces)
+            constant = self._whole.constant_energies(state) if alone else self.constant
+            torch.add(energies, constant, out=state.energies)
             state.energy.copy_(state.energies.sum(0, keepdim=True))
-            state.virial.copy_(virial.view(1, 3, 3))
+            state.virial.copy_(sums[:-1].view(1, 3, 3))
         return found
 
-    def _whole_state(self) -> State:
-        state = self._state()
-        assert state is not None
-        return state
+    @property
+    def reach(self) -> float:
+        """A, from a brick, within which its rank needs atoms, however old lists are."""
+        return max(item.cutoff + 2.0 * item.skin for item in self.lists) + _ROUNDING
 
-    def _share_(self, state: State) -> None:
-        """Brings state and lists of other ranks up to date with those of rank 0."""
-        if self._exchange.alone:
-            self._join()
+    def share_(self) -> None:
+        """Brings region and lists of other ranks up to date with those of rank 0.
+
+        All ranks call it together. Does not sync on CUDA.
+        """
+        self._join()
+        if self.brick is None:
             return
-        own = self._inputs(state)
+        state, lists = self.region.state, self.lists
+        own = [state.cell, state.charge, self.planes, *(item.reference_cell for item in lists)]
         shared = torch.cat([value.flatten() for value in own])
-        wait = self._exchange.share_(shared)
+        self._exchange.share_(shared)()
+        places = [state.positions, *(item.reference_positions for item in lists)]
         if self._exchange.leads:
-            self._join()  # searches meanwhile
-            wait()
+            self.region.share_(places, [], [self.constant], self.brick, self.reach)
             return
-        wait()
         parts = shared.split([value.numel() for value in own])
-        positions, cell, charge, planes, *references = (
+        cell, charge, planes, *cells = (
             part.view_as(value) for part, value in zip(parts, own, strict=True)
         )
-        state.positions.copy_(positions)
         state.cell.copy_(cell)
         state.charge.copy_(charge)
         moved = self.take_planes_(planes)
-        for item, place, vectors in zip(self.lists, references[::2], references[1::2], strict=True):
-            item.follow_(place, vectors, moved)
+        _, *places, constant = self.region.share_(
+            places, [state.cell, *cells], [self.constant.new_zeros(1)], self.brick, self.reach
+        )
+        self.take_constant_(constant)
+        for item, place, vectors in zip(lists, places, cells, strict=True):
+            if item.grouping is not state.grouping:
+                item.renew_(state, place, vectors)
+            else:
+                item.follow_(place, vectors, moved)
+
+    def take_constant_(self, constant: Tensor) -> None:
+        """Takes constant energies (M,) of the atoms that the region has now; on other ranks."""
+        if self.constant.shape == constant.shape:
+            self.constant.copy_(constant)  # which graphs read
+        else:
+            self.constant = constant
 
     def leave(self) -> None:
         """Lets the lists have rows of all atoms again; reads the device."""
@@ -299,6 +333,7 @@ class DividedSystem:
         """() bool, of this process; lists of rank 0 have a check of their own."""
         flag = division.outgrown()
         if not self._exchange.leads:
+            flag = flag | self.region.outgrown()
             for item in self.lists:
                 flag = flag | item.overflowed()
         return flag
@@ -325,6 +360,6 @@ class DividedSystem:
             yield features
 
     def _stages_of(self, domain: Subdomain) -> Iterator[Tensor]:
-        domain.load_(self._whole_state())
+        domain.load_(self.region.state)
         owned = domain.capacity.owned
         yield from self._whole.domain_stages_(domain.state, domain.lists, domain.result, owned)

@@ -20,6 +20,7 @@ from mdgraph.decomposition.divided_system import DividedSystem
 from mdgraph.decomposition.exchange import Call, Exchange, LocalExchange
 from mdgraph.decomposition.own_atoms import MARGIN
 from mdgraph.decomposition.references import EvaluatorPart, SystemReference, new_number
+from mdgraph.decomposition.region import Region
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.models import ListRoles, TensorNetPotential
@@ -94,12 +95,12 @@ class DecomposedEvaluator(Evaluator):
         Where a list overflowed before there are any nothing is written, as the step will be
         repeated.
         """
-        if not self.divides or state.grouping.sizes != (self.atoms,):
-            self.whole.evaluate_(state, lists)
-            return
         own: DividedSystem | None = state.workspaces.get(self)
         if own is not None and own.takes_steps:
             own.evaluate_own_()
+            return
+        if not self.divides or state.grouping.sizes != (self.atoms,):
+            self.whole.evaluate_(state, lists)
             return
         divided = self.divided(state, lists)
         if divided is None:
@@ -122,14 +123,14 @@ class DecomposedEvaluator(Evaluator):
         """See Evaluator."""
         divided: DividedSystem | None = state.workspaces.get(self)
         if divided is not None:
-            divided.stale = True
+            divided.outgrow()
             if (needed := float(divided.needed)) > self.margin:
                 # Steps that come after an overflow are repeated, and may have led anywhere.
                 self.margin = min(1.3 * needed, 2.0 * self.margin + 2.0)
 
-    def has(self, divided: DividedSystem, state: State) -> bool:
-        """Whether this evaluator has made the domains of a state."""
-        return state.workspaces.get(self) is divided
+    def has(self, divided: DividedSystem) -> bool:
+        """Whether this evaluator has made the domains of a system."""
+        return divided.region.state.workspaces.get(self) is divided
 
     def shares(self, state: State) -> bool:
         """Whether other ranks have a part of a state, so that all take steps together."""
@@ -157,7 +158,7 @@ class DecomposedEvaluator(Evaluator):
             state.workspaces.pop(self, None)  # frees its memory first
             divided = DividedSystem(
                 new_number(),
-                state,
+                Region.of(state, self.exchange),
                 lists,
                 planes,
                 self.whole,

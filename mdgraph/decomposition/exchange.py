@@ -216,11 +216,13 @@ class Exchange(Protocol):
 
     Attributes:
         numbers: of the domains of this process.
+        count: of all domains.
         leads: whether the system itself is in this process.
         alone: whether there is no other process.
     """
 
     numbers: Sequence[int]
+    count: int
     leads: bool
     alone: bool
 
@@ -228,8 +230,13 @@ class Exchange(Protocol):
         """What exchanges features of these domains."""
         ...
 
-    def sum_(self, values: Tensor) -> None:
-        """Adds up values of all processes, on rank 0; those of others are undefined then."""
+    def collect(self, values: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        """Values of the other processes, on rank 0 in their order; others send theirs.
+
+        Args:
+            values: (n, ...) of this process.
+            lengths: n of each.
+        """
         ...
 
     def share_(self, values: Tensor) -> Callable[[], None]:
@@ -270,13 +277,15 @@ class LocalExchange:
 
     def __init__(self, count: int) -> None:
         self.numbers: Sequence[int] = range(count)
+        self.count = count
 
     def link(self, domains: Sequence[Subdomain]) -> FeatureLink:
         """See Exchange."""
         return LocalLink(domains)
 
-    def sum_(self, values: Tensor) -> None:
+    def collect(self, values: Tensor, lengths: Sequence[int]) -> list[Tensor]:
         """See Exchange; there is one process."""
+        return []
 
     def share_(self, values: Tensor) -> Callable[[], None]:
         """See Exchange; there is one process."""
@@ -307,7 +316,7 @@ class ProcessExchange:
 
     Attributes:
         rank: of this process.
-        numbers, leads, alone: see Exchange.
+        numbers, count, leads, alone: see Exchange.
     """
 
     alone = False
@@ -321,6 +330,7 @@ class ProcessExchange:
 
         self.rank, self.leads = rank, rank.rank == 0
         self.numbers: Sequence[int] = (rank.rank,)
+        self.count = rank.count
         patience = timedelta(seconds=PATIENCE)
         waiting = patience if self.leads else _IDLE
         self._calls: Any = distributed.new_group(timeout=waiting, backend="gloo")
@@ -351,12 +361,17 @@ class ProcessExchange:
         (domain,) = domains
         return MessageLink(domain, self._values, self._naming_lost)
 
-    def sum_(self, values: Tensor) -> None:
+    def collect(self, values: Tensor, lengths: Sequence[int]) -> list[Tensor]:
         """See Exchange; waits for the other ranks, without CUDA."""
-        from torch import distributed
-
-        with self._naming_lost():
-            distributed.reduce(values, 0, group=self._values[values.device.type])
+        if not self.leads:
+            self.swap({0: values}, {})
+            return []
+        found = {
+            other: values.new_empty(lengths[other], *values.shape[1:])
+            for other in range(1, self.count)
+        }
+        self.swap({}, found)
+        return [*found.values()]
 
     def share_(self, values: Tensor) -> Callable[[], None]:
         """See Exchange; its end waits for the other ranks, without CUDA."""

@@ -1,10 +1,11 @@
 """OwnAtoms: the atoms of one system that a rank integrates, and whose positions go between ranks.
 
-Before each stretch of steps all ranks have all positions, and give atoms to ranks by the bricks
-that they lie in then. Within the stretch a rank moves its own atoms alone and gets positions of
-those near its brick, within the range of the lists and a margin: atoms may go half the margin from
-where they were, before a neighbor could be missed. Where they go further the stretch is repeated
-with a wider margin, as after any overflow. So no atom is handed over, and all shapes are static.
+Before each stretch of steps a rank has the positions of all atoms near its brick, and atoms belong
+to ranks by the bricks that they lie in then. Within the stretch a rank moves its own atoms alone
+and gets positions of those near its brick, within the range of the lists and a margin: atoms may go
+half the margin from where they were, before a neighbor could be missed. Where they go further the
+stretch is repeated with a wider margin, as after any overflow. So no atom is handed over, and all
+shapes are static.
 """
 
 import math
@@ -16,12 +17,13 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from mdgraph.decomposition.bricks import BrickGrid
+from mdgraph.decomposition.bricks import BrickGrid, wrapped_in
 from mdgraph.decomposition.exchange import ProcessExchange
 from mdgraph.decomposition.own_rows import BLOCK, MarginStart, sum_of_rows
+from mdgraph.decomposition.region import Region
 from mdgraph.decomposition.row_operations import operations
 from mdgraph.neighbors import NeighborList
-from mdgraph.neighbors.geometry import complete_cell, fractional_coordinates, inverse
+from mdgraph.neighbors.geometry import complete_cell
 from mdgraph.state import State
 
 MARGIN: Final = 3.0
@@ -47,18 +49,18 @@ class OwnCapacity:
 
 
 class OwnAtoms:
-    """Which atoms of a system of N are those of a rank; see the module.
+    """Which atoms of a region of M are those of a rank; see the module.
 
     Attributes:
         exchange: between the ranks.
-        owner: (N,) int64, the rank of each atom.
+        owner: (M,) int64, the rank of each atom of the region.
         atoms: (C,) int64, those of this rank, ascending; the first again where there are no more.
         used: (C,) bool, rows with an atom.
         kept: (C,) int64, the row itself, or the first one where there is no atom.
         capacity: see OwnCapacity.
         margin: A.
         start: of the stretch, and the margin that own atoms have needed since.
-        counts: (1,) int64, N.
+        counts: (1,) int64, atoms of the system.
     """
 
     capacity: OwnCapacity
@@ -69,7 +71,7 @@ class OwnAtoms:
         exchange: ProcessExchange,
         grid: BrickGrid,
         planes: Tensor,
-        state: State,
+        region: Region,
         lists: Sequence[NeighborList],
         margin: float,
         before: "OwnAtoms | None" = None,
@@ -80,13 +82,15 @@ class OwnAtoms:
             exchange: between the ranks.
             grid: of the bricks.
             planes: (P,) between them, a buffer.
-            state: with the same positions on all ranks.
+            region: of the rank, with positions of the moment.
             lists: whose ranges count.
             margin: A.
             before: whose largest counts are taken over.
         """
         (self._rank,) = exchange.numbers
-        self.exchange, self._grid, self._planes, self._state = exchange, grid, planes, state
+        state = region.state
+        self.exchange, self._grid, self._planes, self._region = exchange, grid, planes, region
+        self._state = state
         self._lists, self._operations = list(lists), operations(state.device)
         self._reach = max(item.cutoff + item.skin for item in lists)
         self.margin = margin
@@ -123,7 +127,7 @@ class OwnAtoms:
         self._sizes = torch.tensor(sizes, device=device)
         self._most = torch.zeros_like(self._sizes)
         self._fewest = torch.ones_like(self._sizes[0])
-        self.counts = state.grouping.counts
+        self.counts = torch.full_like(state.grouping.counts, region.total)
         cut = [number > 1 for number in grid.shape]
         varies = any(item.cell_varies for item in lists)
         programs = self._operations.programs(rows)
@@ -146,7 +150,7 @@ class OwnAtoms:
         def more(count: int) -> int:
             return count + math.ceil(_MORE * (count + 40.0 * count**0.5)) if count else 0
 
-        rank, atoms = self._rank, len(self._state.numbers)
+        rank, atoms = self._rank, self._region.total
         counts = table.tolist()
         others = range(len(counts))
         own = tuple(
@@ -159,24 +163,23 @@ class OwnAtoms:
     def _counts(self) -> Tensor:
         """(P, P) int64 on the host: atoms that each rank sends to each; own ones on the diagonal.
 
-        Syncs.
+        Those of this rank, zeros for others. Syncs.
         """
         self._locate_()
-        owner, count = self._owner_of_all(), len(self._grid)
-        table = torch.stack(
-            [owner[self._near(other)].bincount(minlength=count) for other in range(count)], 1
-        )
-        table.fill_diagonal_(0)
-        return (table + torch.diag(owner.bincount(minlength=count))).cpu()
+        count = len(self._grid)
+        own = self._owner_of_all() == self._rank
+        table = torch.zeros(count, count, dtype=torch.int64)
+        for other in range(count):
+            sent = own if other == self._rank else own & self._near(other)
+            table[self._rank, other] = int(sent.sum())
+        return table
 
     def _locate_(self) -> None:
         """Finds coordinates of all atoms in cells, wrapped and by how much; does not sync."""
         state = self._state
-        completed = complete_cell(state.cell.double(), state.pbc)
-        self._lattice = completed, inverse(completed)
-        self._wrapped, self._turns = fractional_coordinates(
-            state.positions.double(), self._lattice[1], state.pbc, state.grouping.index
-        )
+        cell = state.cell.double()
+        self._wrapped, self._turns, inverted = wrapped_in(state.positions.double(), cell, state.pbc)
+        self._lattice = complete_cell(cell, state.pbc), inverted
 
     def _owner_of_all(self) -> Tensor:
         return self._grid.owners_at(self._wrapped, self._planes)
@@ -188,7 +191,7 @@ class OwnAtoms:
         return brick.is_near(places, self._lattice[1], self._state.pbc, self._reach)
 
     def assign_(self) -> None:
-        """Gives atoms to ranks by the positions of the state, the same on all ranks.
+        """Gives atoms to ranks by the positions of the region, where they are known alike.
 
         Static shapes; does not sync on CUDA.
         """
@@ -197,22 +200,20 @@ class OwnAtoms:
         self.owner.copy_(owner)
         rank, everyone = self._rank, torch.arange(len(owner), device=owner.device)
         own = owner == rank
-        first = own.to(torch.int8).argmax()
-        count = _packed_(self.atoms, own, everyone, first)
+        # Places without an atom in a message bring the first flag, once more.
+        fill = torch.full_like(everyone[0], -1)
+        count = _packed_(self.atoms, own, everyone, own.to(torch.int8).argmax())
         torch.lt(self._rows, count, out=self.used)
         torch.mul(self._rows, self.used, out=self.kept)
         sent = torch.zeros_like(self._most[1 : 1 + len(self._grid)])
         for other in range(len(self._grid)):
             if other != rank:
                 chosen = self.used & self._near(other, self.atoms)
-                sent[other] = _packed_(self._send.get(other), chosen, self._rows, first * 0)
+                sent[other] = _packed_(self._send.get(other), chosen, self._rows, fill)
         near_here = self._near(rank) & ~own
         received = torch.zeros_like(sent).index_add_(0, owner, near_here.to(sent.dtype))
         for other, atoms in self._receive.items():
-            theirs = owner == other
-            # Places without an atom bring one that its owner has, so the same to all of them.
-            fill = theirs.to(torch.int8).argmax()
-            _packed_(atoms, theirs & near_here, everyone, fill)
+            _packed_(atoms, near_here & (owner == other), everyone, fill)
         torch.maximum(self._most, torch.cat([count[None], sent, received]), out=self._most)
         torch.minimum(self._fewest, count, out=self._fewest)
 
@@ -296,9 +297,10 @@ class OwnAtoms:
 
         Args:
             here: by name, rows (C, ...) of own atoms; those without an atom do not count.
-            there: by name, buffers (N, ...) of rank 0.
+            there: by name, buffers (N, ...) of rank 0; of others any of the same sizes of rows.
         """
-        rows, columns = len(self.atoms), [self.atoms.double()[:, None]]
+        numbers = self._region.numbers_of(self.atoms)
+        rows, columns = len(self.atoms), [numbers.double()[:, None]]
         own = (here[name].index_select(0, self.kept).double() for name in there)
         columns += [value.reshape(rows, -1) for value in own]
         message = torch.cat(columns, 1)

@@ -10,7 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdgraph.decomposition.bricks import BrickGrid
+from mdgraph.decomposition.bricks import BrickGrid, wrapped_in
+from mdgraph.decomposition.exchange import Exchange
+from mdgraph.decomposition.region import Region
+from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.models import TensorNetPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.torch_builder import Brick
@@ -91,12 +94,25 @@ class SystemReference:
             margin,
         )
 
-    def state(self, device: torch.device, dtype: torch.dtype) -> State:
-        """A state at the reference."""
+    def region(
+        self, whole: FusedTensorNet, brick: Brick, exchange: Exchange
+    ) -> tuple[State, Region]:
+        """A state and its region, with room for the atoms near a brick, which come later.
+
+        Args:
+            whole: evaluator of the system.
+            brick: with its margin.
+            exchange: between the ranks.
+        """
         system = System(self.numbers, self.positions.astype(np.float64), self.cell[0], self.pbc)
-        state = State([system], device, dtype)
-        state.positions.copy_(torch.from_numpy(self.positions))
-        return state
+        places, cell, pbc = (
+            torch.from_numpy(value).to(brick.planes.device)
+            for value in (self.positions, self.cell, self.pbc[None])
+        )
+        wrapped, _, inverted = wrapped_in(places, cell, pbc)
+        reach = max(whole.cutoffs) + max(self.skins)
+        near = brick.is_near(wrapped, inverted, pbc, reach).cpu().numpy()
+        return Region.near(system, whole.precision.state, whole.device, near, exchange)
 
     def lists(
         self,

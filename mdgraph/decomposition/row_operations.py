@@ -63,8 +63,8 @@ class TorchRows:
         """Writes rows (N, 3) that another rank packed, and sets flags that it has set."""
         is_row = entries >= 0
         target.index_copy_(0, entries[is_row], message[is_row])
-        for entry, value in zip(entries[~is_row].tolist(), message[~is_row], strict=True):
-            flags[-1 - entry, 0].clamp_(min=int(value[0] != 0.0))
+        is_set = ~is_row & (message[:, 0] != 0.0)
+        flags[-1 - entries[is_set], 0] = 1
 
     def take_(
         self,

@@ -13,6 +13,7 @@ from mdgraph.decomposition.divided_system import DividedSystem
 from mdgraph.decomposition.evaluator import DecomposedEvaluator
 from mdgraph.decomposition.exchange import Call, CallMessage, ProcessExchange
 from mdgraph.decomposition.references import SystemReference
+from mdgraph.decomposition.region import Region
 from mdgraph.errors import LostRankError
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.neighbors import NeighborList
@@ -49,7 +50,6 @@ class DividedPart:
     """What a rank has of a system, and of one of its evaluators."""
 
     evaluator: DecomposedEvaluator
-    state: State
     divided: DividedSystem
 
 
@@ -91,7 +91,7 @@ class _Server:
         self._exchange = exchange
         self._evaluators: dict[int, DecomposedEvaluator] = {}
         self._systems: dict[int, tuple[State, DividedSystem]] = {}
-        self._states: WeakValueDictionary[int, State] = WeakValueDictionary()
+        self._regions: WeakValueDictionary[int, Region] = WeakValueDictionary()
         self._lists: WeakValueDictionary[int, NeighborList] = WeakValueDictionary()
         self._steps: dict[int, Follower] = {}
         self._device = torch.device("cpu")
@@ -134,23 +134,25 @@ class _Server:
     def _begin(self, number: int, content: SystemReference) -> None:
         evaluator = self._evaluators[content.evaluator]
         whole = evaluator.whole
-        state = self._states.get(content.system)
-        if state is None:
-            state = content.state(whole.device, whole.precision.state)
-            self._states[content.system] = state
         planes = torch.from_numpy(content.planes).to(whole.device)
         evaluator.margin = content.margin
         (domain,) = self._exchange.numbers
         brick = evaluator.grid.brick(domain, planes, content.margin)
+        region = self._regions.get(content.system)
+        if region is None:
+            state, region = content.region(whole, brick, self._exchange)
+            self._regions[content.system] = region
+        else:
+            state = region.state
         lists = content.lists(state, evaluator.cutoffs, brick, self._lists)
         parts = whole, evaluator.grid, self._exchange, content.margin
-        divided = DividedSystem(number, state, lists, planes, *parts)
+        divided = DividedSystem(number, region, lists, planes, *parts)
         state.workspaces[evaluator] = divided
         self._systems[number] = state, divided
         divided.divide_()
 
     def part(self, number: int) -> "DividedPart":
         """What there is of a system that is divided."""
-        state, divided = self._systems[number]
-        (evaluator,) = [one for one in self._evaluators.values() if one.has(divided, state)]
-        return DividedPart(evaluator, state, divided)
+        _, divided = self._systems[number]
+        (evaluator,) = [one for one in self._evaluators.values() if one.has(divided)]
+        return DividedPart(evaluator, divided)

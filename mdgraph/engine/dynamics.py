@@ -24,6 +24,7 @@ from mdgraph.arguments import (
     shown,
     whole_number,
 )
+from mdgraph.decomposition import divided_parts
 from mdgraph.engine.calculation import Calculation
 from mdgraph.engine.checks import completed
 from mdgraph.engine.integrators import Integrator
@@ -147,7 +148,10 @@ def _in_cell(system: System, cell: NDArray[np.float64], move_atoms: bool) -> Sys
 
 
 class CheckpointState:
-    """The tensors that a step changes: state, integrator, observables, references of lists."""
+    """The tensors that a step changes: state, integrator, observables, references of lists.
+
+    Copies are on the device; those of a system on several ranks, whose GPUs are full, on the host.
+    """
 
     def __init__(
         self, calculation: Calculation, integrator: Integrator, online: OnlineObservables
@@ -173,9 +177,11 @@ class CheckpointState:
         return self._calculation.evaluator.tensors(self._calculation.state)
 
     def copy(self, into: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A copy on the device, in new tensors or in those of an older copy; does not sync."""
+        """A copy in new tensors, or in those of an older copy; does not sync."""
         own = self.tensors()
-        into = _like(own) if into is None else into
+        if into is None:
+            parts = divided_parts(self._calculation.evaluator)
+            into = _like(own, any(part.shares(self._calculation.state) for part in parts))
         tensors = {name: into[name] for name in own}
         sources: dict[torch.dtype, list[Tensor]] = {}
         targets: dict[torch.dtype, list[Tensor]] = {}
@@ -184,7 +190,7 @@ class CheckpointState:
             targets.setdefault(source.dtype, []).append(target)
         with torch.no_grad():
             for dtype, copies in targets.items():
-                # One kernel for all tensors of a type.
+                # One kernel for all tensors of a type, on a device.
                 torch._foreach_copy_(copies, sources[dtype], non_blocking=True)
         return into
 
@@ -199,15 +205,18 @@ class CheckpointState:
             self._biases.restore(copy["biases"])
         references = zip(self._calculation.lists, copy["lists"], strict=True)
         for neighbor_list, (positions, cell) in references:
-            neighbor_list.rebuild_(positions, cell)
+            device = neighbor_list.reference_cell.device
+            neighbor_list.rebuild_(positions.to(device), cell.to(device))
 
 
-def _like(tree: Any) -> Any:
+def _like(tree: Any, on_host: bool) -> Any:
     if isinstance(tree, Tensor):
+        if on_host and tree.device.type == "cuda":
+            return torch.empty_like(tree, device="cpu", pin_memory=True)
         return torch.empty_like(tree)
     if isinstance(tree, dict):
-        return {name: _like(part) for name, part in tree.items()}
-    return type(tree)(_like(part) for part in tree)
+        return {name: _like(part, on_host) for name, part in tree.items()}
+    return type(tree)(_like(part, on_host) for part in tree)
 
 
 def _leaves(tree: Any) -> Iterator[Tensor]:
@@ -463,7 +472,7 @@ class StepDynamics:
         self.set_degrees_of_freedom(degrees_of_freedom)
 
     def snapshot(self, into: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Copies everything that a step changes, on the device; does not sync.
+        """Copies everything that a step changes, see CheckpointState; does not sync.
 
         Args:
             into: an older copy, whose tensors are overwritten.

@@ -1,9 +1,10 @@
 """OwnSteps: steps of one system that all ranks take together, each of its own atoms.
 
 Rank 0 has the whole state before and after a stretch of steps, so all that looks at it in between,
-from checks of the run to restart files, is that of one process. Within the stretch each rank has a
-state of its own atoms alone, with an integrator of its own, and gets positions of the atoms near
-them; cell, thermostat and barostat are the same on all ranks, which add up what these need.
+from checks of the run to restart files, is that of one process. The others have the atoms near
+their bricks. Within the stretch each rank has a state of its own atoms alone, with an integrator of
+its own, and gets positions of the atoms near them; cell, thermostat and barostat are the same on
+all ranks, which add up what these need.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -34,8 +35,8 @@ from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 from mdgraph.system import System
 
-_BY_ATOM = ("positions", "velocities", "forces", "masses", "inverse_masses")
-"""Of the state, which rank 0 shares before a stretch."""
+_BY_ATOM = ("velocities", "forces", "masses", "inverse_masses")
+"""Of the state beside positions, which rank 0 shares before a stretch."""
 
 _REPLICATED = ("cell", "energy", "virial", "charge", "degrees", "step", "seed")
 """The same on all ranks at each step, and in the states of the system and of own atoms."""
@@ -87,7 +88,7 @@ class StepsBeginning:
         parts = {number: part(number) for number in self.parts}
         evaluator = self.recipe.make([parts[number].evaluator for number in self.parts])
         lists = [parts[number].divided.lists[place] for number, place in self.lists]
-        state = parts[self.parts[0]].state
+        state = parts[self.parts[0]].divided.region.state
         calculation = Calculation.of_parts(evaluator, state, lists)
         divided = [parts[number].divided for number in self.parts]
         return OwnSteps(
@@ -156,8 +157,8 @@ class OwnSteps:
         """Allocates; reads the device. All ranks call it together.
 
         Args:
-            calculation: of the system, whose positions are valid for own atoms and those near
-                them within a stretch, and on rank 0 for all before and after it.
+            calculation: of the region of this rank, whose positions are valid for own atoms and
+                those near them within a stretch, and on rank 0 for all before and after it.
             divided: what ranks have of it, for each divided evaluator.
             beginning: of the steps.
             before: steps whose place these take.
@@ -173,10 +174,10 @@ class OwnSteps:
         region = calculation.state
         (exchange,) = {one.ranks for one in divided}
         self._exchange = exchange
-        for value in (region.positions, region.cell):
-            exchange.share_(value)()
         first, margin = divided[0], max(one.margin for one in divided)
-        places = first.grid, first.planes, region, calculation.lists, margin
+        first.share_()
+        self._region = first.region
+        places = first.grid, first.planes, self._region, calculation.lists, margin
         self.atoms = OwnAtoms(exchange, *places, before=None if before is None else before.atoms)
         rows, number = len(self.atoms.atoms), int(region.numbers[0])
         system = System(
@@ -277,47 +278,44 @@ class OwnSteps:
         """Brings what rank 0 has of the state, the lists and the integrator to all ranks.
 
         Returns:
-            Buffers of the integrator by atom, (N, ...), by name.
+            Buffers of the integrator by atom of the region, (M, ...), by name.
         """
-        region, own, parts = self._calculation.state, self._integrator, self._divided()
+        state, own, parts = self._calculation.state, self._integrator, self._divided()
+        lists = self._calculation.lists
         by_atom, others = self._evaluator_tensors()
-        shared_in_place = [*(getattr(region, name) for name in _BY_ATOM), *by_atom]
-        waits = [self._exchange.share_(value) for value in shared_in_place]
-        replicated = [*(getattr(region, name) for name in _REPLICATED), *others]
+        replicated = [*(getattr(state, name) for name in _REPLICATED), *others]
         tensors = (own if whole is None else whole).tensors()
         given = {name: value for name, value in tensors.items() if name not in self._names}
-        integrator_by_atom = {}
-        for name in self._names:
-            value = tensors[name]
-            if whole is None:
-                value = value.new_empty(len(region.numbers), *value.shape[1:])
-            integrator_by_atom[name] = value
-            waits.append(self._exchange.share_(value))
-        planes = [one.planes if whole is not None else one.planes.clone() for one in parts]
-        waits += [self._exchange.share_(value) for value in planes]
-        shared = _Bytes([*replicated, *given.values()])
-        waits.append(self._exchange.share_(shared.bytes))
-        references = []
-        for item in self._calculation.lists:
-            places, vectors = item.reference_positions, item.reference_cell
-            if whole is None:
-                places, vectors = torch.empty_like(places), torch.empty_like(vectors)
-            waits += [self._exchange.share_(value) for value in (places, vectors)]
-            references.append((places, vectors))
-        for wait in waits:
-            wait()
+        planes = [one.planes for one in parts]
+        cells = [item.reference_cell for item in lists]
+        shared = _Bytes([*replicated, *given.values(), *planes, *cells])
+        self._exchange.share_(shared.bytes)()
         if whole is None:
-            changed = torch.zeros((), dtype=torch.bool, device=region.device)
-            for one, value in zip(parts, planes, strict=True):
-                changed |= one.take_planes_(value)
-            for item, reference in zip(self._calculation.lists, references, strict=True):
-                item.follow_(*reference, changed)
-            values = shared.values()
-            for value, new in zip(replicated, values, strict=False):
-                value.copy_(new)
-            given = dict(zip(given, values[len(replicated) :], strict=True))
+            values = iter(shared.values())
+            for value in replicated:
+                value.copy_(next(values))
+            given = {name: next(values) for name in given}
+            moved = torch.stack([one.take_planes_(next(values)) for one in parts]).any()
+            cells = [*values]
+        places = [state.positions, *(item.reference_positions for item in lists)]
+        by_atom = [*(getattr(state, name) for name in _BY_ATOM), *by_atom]
+        columns = [*by_atom, *(one.constant for one in parts), *(tensors[n] for n in self._names)]
+        reach = max(one.reach for one in parts)
+        bricks = [one.brick for one in parts if one.brick is not None]
+        brick = max(bricks, key=lambda one: one.margin)
+        found = self._region.share_(places, [state.cell, *cells], columns, brick, reach)
         own.restore(own.tensors() | given)
-        return integrator_by_atom
+        if whole is not None:
+            return {name: tensors[name] for name in self._names}
+        _, *places = found[: len(places)]
+        found = found[1 + len(lists) :]
+        for value, new in zip(by_atom, found, strict=False):
+            value.copy_(new)
+        for one, constant in zip(parts, found[len(by_atom) :], strict=False):
+            one.take_constant_(constant)
+        for item, place, vectors in zip(lists, places, cells, strict=True):
+            item.follow_(place, vectors, moved)
+        return dict(zip(self._names, found[len(by_atom) + len(parts) :], strict=True))
 
     def _evaluator_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
         """Those of the evaluator by atom, and others, which are the same on all ranks."""
@@ -329,8 +327,8 @@ class OwnSteps:
     def _load_(self, integrator_by_atom: Mapping[str, Tensor]) -> None:
         """Fills the rows with own atoms."""
         region, own, atoms = self._calculation.state, self.own, self.atoms
-        own.atom.copy_(atoms.atoms)
-        for name in _BY_ATOM:
+        own.atom.copy_(self._region.numbers_of(atoms.atoms))
+        for name in ("positions", *_BY_ATOM):
             torch.index_select(getattr(region, name), 0, atoms.atoms, out=getattr(own, name))
         zeroed, buffers = (
             [own.velocities, own.masses, own.inverse_masses],
@@ -388,11 +386,11 @@ class OwnSteps:
         for value in here:
             if self._exchange.leads:
                 pulls.copy_(value)
-            self._exchange.share_(pulls)()
+            self._region.share_rows_(pulls)
             if not self._exchange.leads:
                 value.add_(pulls)
         energies = state.energies if self._exchange.leads else torch.empty_like(state.energies)
-        self._exchange.share_(energies)()
+        self._region.share_rows_(energies)
         if not self._exchange.leads:
             state.energies.add_(energies)
         for value in (state.energy, state.virial):
@@ -446,7 +444,7 @@ class OwnSteps:
 
         Args:
             into: further buffers of rank 0, by name, of which each rank has rows of own atoms, or
-                rows of all atoms, those of own ones valid.
+                rows of its region, those of own atoms valid.
         """
         region, own, atoms = self._calculation.state, self.own, self.atoms
         names = ("positions", "velocities", "forces")
@@ -541,10 +539,12 @@ def own_steps(
     parts = parts_with_lists(evaluator, lists)
     if not parts or not all(part.shares(state) for part, _ in parts):
         return None
-    found = [part.divided(state, own) for part, own in parts]
-    divided = [one for one in found if one is not None]
-    if len(divided) < len(found):
-        raise OutgrownError
+    divided: list[DividedSystem] = []
+    while not divided or any(one.stale for one in divided):  # where the region has grown for others
+        found = [part.divided(state, own) for part, own in parts]
+        divided = [one for one in found if one is not None]
+        if len(divided) < len(found):
+            raise OutgrownError
     if known is not None and known.serve:
         return known
     for one in divided[1:]:  # whose planes atoms at other places have put, or a file

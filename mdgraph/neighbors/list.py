@@ -510,6 +510,24 @@ class NeighborList:
         self._builder.follow_(positions, cell, anyway)
         self.join()
 
+    def renew_(self, state: State, positions: Tensor, cell: Tensor) -> None:
+        """Has other atoms, of a state with another number of them; its brick stays.
+
+        Buffers are replaced, as in `grow`. Reads the device.
+
+        Args:
+            state: of the system that they are part of.
+            positions: (n, 3) A, to build from.
+            cell: (1, 3, 3) A, likewise.
+        """
+        self.join()
+        self.grouping, self.pbc = state.grouping, state.pbc
+        self.block = block_width(state.grouping.atoms, self.cutoff, state.device.type)
+        self._counters = Counters.allocate(state.cell)
+        self._planner = Planner(state, self._counters, self.cell_varies)
+        self.rebuilds, self._row_room = self._counters.rebuilds, 0
+        self._allocate(self.capacity, positions, cell)
+
     @full_float32()
     def limit_(self, brick: Brick | None) -> None:
         """Has rows for atoms near a brick alone, and builds them from the same reference.

@@ -1,7 +1,7 @@
 """What another rank than 0 does with its own lists, here in one process."""
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -28,14 +28,14 @@ class FollowingExchange(LocalExchange):
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self.leads = True
-        self.shared: Sequence[torch.Tensor] = ()
+        self.shared: list[torch.Tensor] = []
         self.dropped: list[tuple[Call, int]] = []
 
     def drop(self, call: Call, number: int) -> None:
         self.dropped.append((call, number))
 
     def share_(self, values: torch.Tensor) -> Callable[[], None]:
-        torch.cat([part.flatten() for part in self.shared], out=values)
+        values.copy_(self.shared.pop(0))
         return lambda: None
 
 
@@ -51,30 +51,41 @@ def test_lists_of_followers_grow_where_the_cell_outgrows_their_plan() -> None:
     given = [NeighborList(start, cutoff, 0.3) for cutoff in whole.cutoffs]
     margin = evaluator.margin
     reference = SystemReference.of(evaluator.number, start, given, planes, margin)
-    state = reference.state(torch.device("cpu"), torch.float64)
-    lists = reference.lists(state, whole.cutoffs, grid.brick(0, planes))
-    divided = DividedSystem(1, state, lists, planes, whole, grid, exchange, margin)
+    brick = grid.brick(0, planes)
+    state, region = reference.region(whole, brick, exchange)
+    lists = reference.lists(state, whole.cutoffs, brick)
+    divided = DividedSystem(1, region, lists, planes, whole, grid, exchange, margin)
+    constant = whole.constant_energies(start)[:, None]
 
     def tell(scale: float) -> None:
         positions, cell = scale * start.positions, scale * start.cell
-        references = [part for _ in lists for part in (positions, cell)]
-        exchange.shared = (positions, cell, start.charge.double(), planes, *references)
+        header = torch.cat([cell.flatten(), start.charge, planes, *(cell.flatten() for _ in lists)])
+        columns = [
+            start.numbers.double()[:, None],
+            positions,
+            *(positions for _ in lists),
+            constant,
+        ]
+        exchange.shared = [header, torch.cat(columns, 1)]
 
     tell(1.0)
     divided.divide_()
-    assert float(divided.evaluate_()[-1]) == 0.0
+    tell(1.0)
+    assert float(divided.evaluate_()[-1, -1]) == 0.0
     tell(0.8)
-    assert float(divided.evaluate_()[-1]) == 1.0  # rank 0 says that domains grow
+    assert float(divided.evaluate_()[-1, -1]) == 1.0  # rank 0 says that domains grow
+    tell(0.8)
     divided.divide_()
+    tell(0.8)
     found = divided.evaluate_()
-    assert float(found[-1]) == 0.0
+    assert float(found[-1, -1]) == 0.0
     squeezed = State([system], "cpu")
     squeezed.positions.mul_(0.8)
     squeezed.cell.mul_(0.8)
     whole.evaluate_(squeezed, [NeighborList(squeezed, cutoff, 0.3) for cutoff in whole.cutoffs])
-    forces = found[: 3 * len(system)].view(-1, 3)
-    assert forces == pytest.approx(squeezed.forces, abs=1e-9)
-    virial = found[-10:-1].view(3, 3)
+    assert found[:-2, 0].tolist() == [*range(len(system))]
+    assert found[:-2, 1:4] == pytest.approx(squeezed.forces, abs=1e-9)
+    virial = found[-2:].flatten()[:9].view(3, 3)
     assert virial == pytest.approx(squeezed.virial[0], rel=1e-9)
 
 
