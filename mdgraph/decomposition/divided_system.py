@@ -231,14 +231,14 @@ class DividedSystem:
             else:
                 self._link.end_()
 
-    def evaluate_(self) -> Tensor:
+    def evaluate_(self) -> Tensor | None:
         """Evaluates the domains of this process; all ranks call it together.
 
         Static shapes; does not sync on CUDA. On rank 0 results are written into the state.
 
         Returns:
-            (M + 2, 5) float64: what was found here, number, force and energy of each atom, then
-            the virial and whether buffers are too small.
+            On other ranks (M + 2, 5) float64, what was found here: number, force and energy of each
+            atom, then the virial and whether buffers are too small.
         """
         state, division = self.region.state, self._division
         assert division is not None
@@ -248,7 +248,6 @@ class DividedSystem:
             domains = division.domains
             self._exchange_features(domains)
             atoms, alone = len(state.numbers), self._exchange.alone
-            found = state.energies.new_zeros(atoms + 2, 5)
             forces, energies = state.energies.new_zeros(atoms, 3), state.energies.new_zeros(atoms)
             virials = energies.new_zeros(9, atoms)
             for domain in domains:
@@ -256,24 +255,24 @@ class DividedSystem:
             # One after the other, so that the number of other atoms moves no bit.
             virial = virials.sum(1) if alone else virials.cumsum(1)[:, -1]
             sums = torch.cat([virial, self._overflowed(division).double()[None]])
+            lengths = [size + 2 for size in self.region.sizes]
             if not self._exchange.leads:
                 columns = [self.region.atoms.double()[:, None], forces, energies[:, None]]
-                torch.cat([torch.cat(columns, 1), sums.view(2, 5)], out=found)
-            lengths = [size + 2 for size in self.region.sizes]
-            for other in self._exchange.collect(found, lengths):
+                found = torch.cat([torch.cat(columns, 1), sums.view(2, 5)])
+                self._exchange.collect(found, lengths)
+                return found
+            for other in self._exchange.collect(sums.view(2, 5), lengths):
                 numbers = other[:-2, 0].to(torch.int64)
                 forces.index_add_(0, numbers, other[:-2, 1:4])
                 energies.index_add_(0, numbers, other[:-2, 4])
                 sums += other[-2:].flatten()
-            if not self._exchange.leads:
-                return found
             self.outgrown.logical_or_(sums[-1] != 0)
             state.forces.copy_(forces)
             constant = self._whole.constant_energies(state) if alone else self.constant
             torch.add(energies, constant, out=state.energies)
             state.energy.copy_(state.energies.sum(0, keepdim=True))
             state.virial.copy_(sums[:-1].view(1, 3, 3))
-        return found
+        return None
 
     @property
     def reach(self) -> float:
