@@ -248,6 +248,7 @@ def on_ranks(
     found = {"evaluation_ms": 1e3 * stopwatch(device)(run) / options.count}
     say({"atoms": len(system), "domains": domains, **found})
     del resting, run
+    gc.collect()  # frees its memory before another one takes as much
     if options.steps:
         found |= of_steps(system, potential, domains, options)
     if device.type == "cuda":
