@@ -155,7 +155,7 @@ class Division:
                 rounding,
                 None if known is None else known.capacity,
             )
-            if known is None or known.capacity != capacity or not known.fits(lists):
+            if known is None or known.capacity != capacity or not known.fits(state, lists):
                 if known is not None:
                     known.state.workspaces.clear()  # frees most of its memory first
                 known = Subdomain(number, state, lists, capacity)

@@ -190,9 +190,9 @@ class Subdomain:
             if size
         }
 
-    def fits(self, lists: Sequence[NeighborList]) -> bool:
-        """Whether its rows suit lists, which may have grown; syncs."""
-        return all(
+    def fits(self, system: State, lists: Sequence[NeighborList]) -> bool:
+        """Whether its rows suit a system and lists, which may have grown; syncs."""
+        return len(self.place) == len(system.numbers) and all(
             rows.capacity == item.capacity and torch.equal(rows.offsets, item.offsets)
             for rows, item in zip(self.lists, lists, strict=True)
         )

@@ -60,13 +60,14 @@ RANKS = (
 import json, logging, os, pickle, random, sys, time
 from torch import distributed
 from mdgraph.decomposition import evaluator as evaluators
-from mdgraph.decomposition import own_atoms
+from mdgraph.decomposition import own_atoms, region
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.io.structures import read_system
 out, domains, room, device = sys.argv[1:]
 own_atoms._MORE, evaluators.MARGIN = {
     "ample": (0.05, 6.0), "tight": (0.0, 0.05), "narrow": (0.05, 0.05), "late": (0.05, 6.0)
 }[room]
+region._MORE = 0.0 if room == "tight" else 0.05
 if room == "late":
     delay, send = random.Random(int(os.environ["RANK"])), distributed.batch_isend_irecv
     distributed.batch_isend_irecv = lambda them: time.sleep(0.004 * delay.random()) or send(them)
@@ -233,11 +234,12 @@ def test_two_gpus_step_their_own_atoms(
 FLOW = """
 import json, logging, sys
 from mdgraph.decomposition import evaluator as evaluators
-from mdgraph.decomposition import own_atoms
+from mdgraph.decomposition import own_atoms, region
 from mdgraph.engine import Simulation, VelocityVerlet
 from mdgraph.io.structures import read_system
 out, room, device, chunks = sys.argv[1:]
 own_atoms._MORE, evaluators.MARGIN = {"ample": (0.5, 8.0), "tight": (0.0, 1.0)}[room]
+region._MORE = 0.0 if room == "tight" else 0.05
 lines = []
 log = logging.getLogger("mdgraph.engine.run_loop")
 log.setLevel(logging.INFO)
@@ -254,7 +256,8 @@ for _ in range(int(chunks)):
     owner, most = now, max(most, int(now.bincount(minlength=2).max()))
     (at,) = run.calculation.evaluator.division(run.state).values()
     planes.add(float(at))
-json.dump({"moved": moved, "most": most, "planes": len(planes), "lines": lines,
+grown = run._own_steps._region.generation
+json.dump({"moved": moved, "most": most, "planes": len(planes), "lines": lines, "grown": grown,
     "places": run.state.positions.tolist()}, open(f"{out}/{room}.json", "w"))
 """
 
@@ -290,6 +293,7 @@ def test_planes_follow_atoms_that_gather(
         assert found[room]["planes"] > 2
         assert found[room]["most"] < 0.7 * len(atoms)
     assert len(found["tight"]["lines"]) > len(found["ample"]["lines"])
+    assert found["tight"]["grown"] > found["ample"]["grown"]  # regions, too
     error = 0.0 if device == "cpu" else 1e-4
     np.testing.assert_allclose(
         found["tight"]["places"], found["ample"]["places"], rtol=0.0, atol=error
