@@ -79,7 +79,7 @@ system = read_system(f"{out}/start.extxyz")
 more = {"domains": domains, "device": device}
 for name, options in pickle.load(open(f"{out}/options", "rb")).items():
     run = simulation(system, options, **more)
-    run.run(32)
+    run.run(max(16, run.chunk))
     found[name] = {"end": end(run), "together": run._own_steps is not None}
     if room == "ample":
         save_restart(run, f"{out}/restart.safetensors")
@@ -166,7 +166,7 @@ def ends(
         one: Simulation = scope["simulation"](
             read_system(folder / "start.extxyz"), options, device=device
         )
-        one.run(32)
+        one.run(max(16, one.chunk))
         assert one._own_steps is None
         assert all(found[room][name]["together"] for room in rooms)
         found["one"][name] = {"end": scope["end"](one)}
