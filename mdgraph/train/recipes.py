@@ -60,12 +60,12 @@ _FORCES: Final = {"kind": "norm", "weight": 1}
 _HUBER: Final = {"kind": "huber", "delta": 0.01, "weight": 20}
 
 
-def _network(channels: int, functions: int, hidden: int) -> dict[str, Any]:
+def _network(channels: int, radial_basis: Mapping[str, Any], hidden: int) -> dict[str, Any]:
     return {
         "channels": channels,
         "layers": 2,
         "cutoff": 5.0,
-        "radial_basis": {"number": functions},
+        "radial_basis": dict(radial_basis),
         "readout": {"hidden": [hidden]},
     }
 
@@ -75,7 +75,7 @@ RECIPES: Final[dict[str, Recipe]] = {
         "Molecules in vacuum. The settings are those of the shipped acac-pbe and 3bpa-wb97x, with "
         "8 frames a step and a constant weight of energies.",
         {
-            "potential": _network(128, 12, 64),
+            "potential": _network(128, {"number": 12}, 64),
             "loss": {
                 "energy": {"weight": 20},
                 "forces": _FORCES,
@@ -90,7 +90,7 @@ RECIPES: Final[dict[str, Recipe]] = {
         "Molecules in periodic cells, as in a liquid. The settings are those that the shipped "
         "water-pbe0 began with.",
         {
-            "potential": _network(64, 12, 32),
+            "potential": _network(64, {"number": 12}, 32),
             "initialization": "normalized",
             "loss": {
                 "energy": {"weight": 20},
@@ -103,13 +103,13 @@ RECIPES: Final[dict[str, Recipe]] = {
         },
     ),
     "crystal": Recipe(
-        "Crystals, surfaces or melts. The settings are those of the shipped silicon-pbe, with a "
-        "constant weight of energies.",
+        "Crystals, surfaces or melts. Radial functions and length are those that erred least on "
+        "trajectories of small sets of metals; for sets without melts 20,000 steps err less.",
         {
-            "potential": _network(64, 24, 64),
+            "potential": _network(64, {"kind": "gaussian", "number": 8}, 64),
             "loss": {"energy": _HUBER, "forces": _FORCES},
             "batch": 4,
-            "steps": 20000,
+            "steps": 5000,
             **_MUON,
             "betas": [0.99, 0.999],
             "muon_edges": True,
@@ -120,7 +120,7 @@ RECIPES: Final[dict[str, Recipe]] = {
         "Frames of several kinds. No shipped potential has such data: the settings lie between "
         "those of molecules and crystals, and were not tuned.",
         {
-            "potential": _network(128, 12, 64),
+            "potential": _network(128, {"number": 12}, 64),
             "loss": {"energy": _HUBER, "forces": _FORCES},
             "batch_atoms": 335,
             "steps": 25000,
