@@ -19,7 +19,7 @@ from mdgraph.state import State
 ENERGY_SPREAD: Final = "energy_std"
 """Of a structure, eV: standard deviation among the members."""
 FORCE_SPREAD: Final = "forces_std"
-"""Of an atom, eV/A: root mean square distance of the members' forces from their mean."""
+"""Of an atom, eV/A: standard deviation of the members' forces with all components, see `spread`."""
 ENERGY_SIGMA: Final = "energy_sigma"
 """Of a structure, eV."""
 ATOM_SIGMA: Final = "energies_sigma"
