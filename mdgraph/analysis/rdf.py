@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdgraph.errors import InputError
+from mdgraph.neighbors.geometry import compaction
 
 _BLOCK_PAIRS: Final = 1 << 20
 """Pairs worked on at once."""
@@ -30,8 +31,13 @@ class RadialDistribution:
 
 
 def smallest_height(cell: NDArray[np.float64]) -> float:
-    """Smallest distance between opposite faces of a cell (3, 3) of rank 3, A."""
-    return float(1.0 / np.linalg.norm(np.linalg.inv(cell), axis=0).max())
+    """Smallest distance between opposite faces of the most compact cell of a lattice, A.
+
+    Args:
+        cell: (3, 3) A, any cell of the lattice, of rank 3.
+    """
+    compact = compaction(cell) @ cell
+    return float(1.0 / np.linalg.norm(np.linalg.inv(compact), axis=0).max())
 
 
 def radial_distribution(
@@ -45,7 +51,8 @@ def radial_distribution(
     """Averages g(r) of `second` atoms around `first` atoms over frames.
 
     The nearest image of a pair is taken, which is exact up to half the smallest height of
-    a cell of any shape: no component of a shorter vector exceeds half a lattice vector.
+    the most compact cell of the lattice: no component of a shorter vector exceeds half of one of
+    its vectors.
 
     Args:
         frames: positions (N, 3) and cell (3, 3) of each, A, periodic in all directions.
@@ -102,6 +109,7 @@ def _histogram(
     second: NDArray[np.int64],
     edges: NDArray[np.float64],
 ) -> NDArray[np.float64]:
+    cell = compaction(cell) @ cell
     inverse = np.linalg.inv(cell)
     total = np.zeros(len(edges) - 1)
     rows = max(1, _BLOCK_PAIRS // len(second))

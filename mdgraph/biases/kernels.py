@@ -559,6 +559,8 @@ class PointBias:
         """
         if tables.groups or tables.has_volume or tables.has_energy or len(bound) != 1:
             return None
+        if tables.reduction is not None:
+            return None
         (own,) = bound
         if not isinstance(own, BoundSpring | BoundMetadynamics) or own.work is not None:
             return None

@@ -30,6 +30,7 @@ from mdgraph.biases.variables import (
 from mdgraph.errors import InputError, name_some, prefix_errors, printable
 from mdgraph.neighbors.geometry import (
     NEIGHBORS,
+    compaction,
     complete_cell,
     inverse,
     minimum_images,
@@ -113,6 +114,7 @@ class Tables:
         has_energy: whether the energy is the last one.
         periodic: whether any system is periodic.
         candidates: (C, 3) images to try, or None; see `minimum_images`.
+        reduction: (S, 3, 3) whole numbers, or None; see `_reduction`.
     """
 
     atoms: Tensor
@@ -138,6 +140,7 @@ class Tables:
     has_energy: bool
     periodic: bool
     candidates: Tensor | None
+    reduction: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,8 @@ def evaluate(
     nearest: Callable[[Tensor], Tensor] = _as_they_are
     if tables.periodic:
         lattice = complete_cell(cell, pbc)
+        if tables.reduction is not None:
+            lattice = tables.reduction @ lattice
         inverse_cell = inverse(lattice)
         rounded = partial(rounded_images, inverse_cell=inverse_cell, pbc=pbc)
         turns = geometry.together(positions, tables.before, tables.first, rounded)
@@ -416,7 +421,28 @@ def build_tables(
         has_energy=bool(energy),
         periodic=bool(state.pbc.any()),
         candidates=None if exact else NEIGHBORS.to(device),
+        reduction=None if right else _reduction(state.cell, state.pbc),
     )
+
+
+def _reduction(cell: Tensor, pbc: Tensor) -> Tensor | None:
+    """Whole numbers (S, 3, 3) whose products with cells are compact; None where cells are. Syncs.
+
+    In a long, skewed cell the nearest image may lie beyond `NEIGHBORS` of the rounded one. A vector
+    to a nearest image is no longer than half of the root of the sum of squared lengths of the
+    reduced cell, and images within 1.5 times the smallest height are among them.
+    """
+    completed = complete_cell(cell.double().cpu(), pbc.cpu()).numpy()
+    reductions = np.array(
+        [compaction(lattice, row) for lattice, row in zip(completed, pbc.tolist(), strict=True)]
+    )
+    for lattice, reduction in zip(completed, reductions, strict=True):
+        height = 1.0 / np.linalg.norm(np.linalg.inv(lattice), axis=0).max()
+        if 0.5 * np.linalg.norm(reduction @ lattice) < 1.5 * height:
+            reduction[:] = np.eye(3)
+    if (reductions == np.eye(3)).all():
+        return None
+    return torch.tensor(reductions).to(cell.device)
 
 
 class _Slots:
@@ -617,6 +643,8 @@ def whole_group(system: System, atoms: Sequence[int] | NDArray[np.int64]) -> NDA
     cell = torch.tensor(np.array(system.cell, dtype=float))[None]
     pbc = torch.tensor(np.array(system.pbc))[None]
     lattice = complete_cell(cell, pbc)
+    if (reduction := _reduction(cell, pbc)) is not None:
+        lattice = reduction @ lattice
     rounded = partial(rounded_images, inverse_cell=inverse(lattice), pbc=pbc)
     before = torch.arange(len(positions)).sub(1).clamp(min=0)
     given = torch.tensor(positions)[None]

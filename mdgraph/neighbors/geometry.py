@@ -1,9 +1,12 @@
 """Geometry of cells of any shape and periodicity; static shapes, nothing syncs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 NEIGHBORS: Final = torch.cartesian_prod(*[torch.tensor([0.0, 1.0, -1.0])] * 3).double()
@@ -95,6 +98,32 @@ def inverse(matrices: Tensor) -> Tensor:
 def heights(inverse_cell: Tensor) -> Tensor:
     """Distances (S, 3) between opposite faces, from the inverse of a complete cell."""
     return 1.0 / torch.linalg.vector_norm(inverse_cell, dim=-2)
+
+
+def compaction(
+    lattice: NDArray[np.float64], periodic: Sequence[bool] = (True, True, True)
+) -> NDArray[np.float64]:
+    """Whole numbers (3, 3) that reduce a lattice (3, 3) as Minkowski does, on the host.
+
+    Each periodic vector of the product is the shortest of its sums and differences with others.
+    """
+    axes = np.flatnonzero(periodic)
+    reduction = np.eye(3)
+    is_shorter = True
+    while is_shorter:
+        is_shorter = False
+        for own in axes:
+            others = [other for other in axes if other != own]
+            rows = reduction @ lattice
+            shares = np.zeros(3)
+            shares[others] = [-np.round(rows[own] @ rows[j] / (rows[j] @ rows[j])) for j in others]
+            changes = np.concatenate([np.diag(shares), NEIGHBORS.numpy()[1:]])
+            changes = changes[~np.delete(changes, others, axis=1).any(1)]
+            lengths = np.linalg.norm(rows[own] + changes @ rows, axis=1)
+            if len(lengths) and lengths.min() < np.linalg.norm(rows[own]) * (1.0 - 1e-9):
+                reduction[own] += changes[lengths.argmin()] @ reduction
+                is_shorter = True
+    return reduction
 
 
 def translations(offsets: Tensor, vectors: Tensor) -> Tensor:

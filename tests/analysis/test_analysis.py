@@ -203,3 +203,16 @@ def test_the_picture_of_a_ladder_without_a_try_is_drawn(tmp_path: Path) -> None:
     # Only the replica of this rank has a line, in the colour that it has on the ladder.
     assert figure.axes[0].lines[0].get_color() == to_hex(figure.axes[2].collections[0].cmap(1))
     figure.savefig(tmp_path / "picture.png")
+
+
+def test_a_skewed_cell_reaches_as_far_as_the_compact_one_of_its_lattice() -> None:
+    """Half the smallest height of the skewed cell is 1.6 A, where there are no atoms."""
+    generator = np.random.default_rng(4)
+    compact = np.array([[10.0, 0.0, 0.0], [2.0, 9.0, 0.0], [-1.0, 3.0, 11.0]])
+    skewed = np.array([[1.0, 0.0, 0.0], [3.0, 1.0, 0.0], [-2.0, 2.0, 1.0]]) @ compact
+    positions, atoms = generator.uniform(size=(40, 3)) @ skewed, np.arange(40)
+    expected = radial_distribution([(positions, compact)], atoms, atoms)
+    found = radial_distribution([(positions, skewed)], atoms, atoms)
+    np.testing.assert_allclose(found.distance, expected.distance)
+    np.testing.assert_allclose(found.value, expected.value)
+    assert smallest_height(skewed) == pytest.approx(smallest_height(compact))

@@ -120,6 +120,24 @@ def test_forces_and_virial_are_derivatives_in_any_cell(name: str) -> None:
     check_derivatives(name, [cluster(number) for number in range(4)])
 
 
+SKEWED = ([[1, 0, 0], [3, 1, 0], [0, 0, 1]], [[1, 0, 0], [-4, 1, 0], [2, -3, 1]])
+"""Cells of the same lattice whose nearest images lie beyond the images around a rounded one."""
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.parametrize("number", [0, 1])
+def test_long_skewed_cells_of_a_lattice_have_the_values_of_the_compact_one(
+    name: str, number: int
+) -> None:
+    compact = cluster(number)
+    skewed = [compact.replace(cell=np.array(turn) @ compact.cell) for turn in SKEWED]
+    systems = [compact, *skewed]
+    biases, state = applied(name, systems), State(systems)
+    biases.add_(state)
+    found = biases.values[list(VARIABLES).index(name)]
+    assert torch.allclose(found, found[:1].expand(3), atol=1e-9)
+
+
 def test_the_volume_has_a_virial_and_no_forces() -> None:
     check_derivatives("volume", [cluster(0), cluster(1)], volume=CellVolume())
     with pytest.raises(InputError, match=r"volume.*there is no volume"):
