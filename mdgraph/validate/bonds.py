@@ -13,8 +13,9 @@ from torch import Tensor
 
 from mdgraph.data import LabelledFrame
 from mdgraph.data.bonding import bond_lengths
-from mdgraph.data.similarity import short_pairs
+from mdgraph.data.similarity import full_cell, short_pairs
 from mdgraph.errors import InputError
+from mdgraph.neighbors.geometry import compaction
 from mdgraph.system import System, make_whole
 from mdgraph.units import BOND_FACTOR
 
@@ -74,13 +75,13 @@ class BondGraph:
         self._heavy = torch.tensor(numbers != 1, device=device)
         self._molecule: Tensor | None = None
         self._transfer = transfer
-        periodic = system.pbc[:, None]
-        cell = np.where(periodic, system.cell, np.eye(3))
+        cell = full_cell(system)
+        cell = compaction(cell, system.pbc) @ cell
         self._cell = torch.tensor(cell, device=device)
         self._inverse = torch.linalg.inv(self._cell) * torch.tensor(system.pbc, device=device)
 
     def distances(self, positions: Tensor) -> Tensor:
-        """(S, N, N) A of (S, N, 3), to the nearest image; correct below half the cell's width."""
+        """(S, N, N) A of (S, N, 3), to the nearest image; right below half of `smallest_height`."""
         vectors = positions[:, None] - positions[:, :, None]
         return (vectors - torch.round(vectors @ self._inverse) @ self._cell).norm(dim=-1)
 

@@ -90,6 +90,26 @@ def test_a_bond_across_the_cell_is_not_broken() -> None:
     assert int(graph.sum()) == 8
 
 
+@pytest.mark.parametrize("pbc", [(True, True, True), (True, True, False)])
+def test_bonds_of_a_long_skewed_cell_are_those_of_the_compact_one(
+    pbc: tuple[bool, bool, bool],
+) -> None:
+    """Bonds that cross such a cell were taken for broken ones."""
+    crystal = bulk("Cu", "fcc", a=3.63, cubic=True).repeat(2)
+    crystal.rattle(0.1, seed=1)
+    crystal.wrap()
+    places = torch.tensor(crystal.positions)[None]
+    graphs = []
+    for turn in (np.eye(3), [[1, 0, 0], [3, 1, 0], [0, 0, 1]]):
+        cell = np.array(turn) @ crystal.cell.array
+        bonds = BondGraph(
+            System(crystal.numbers, crystal.positions, cell, pbc), np.ones((119, 119)), CPU
+        )
+        graphs.append(bonds.graph(bonds.distances(places)))
+    assert int(graphs[0].sum()) > 32 * 7
+    assert torch.equal(*graphs)
+
+
 def test_atoms_of_a_crystal_may_shake_but_not_trade_places() -> None:
     crystal = bulk("Cu", "fcc", a=3.63, cubic=True).repeat(2)
     system = System(crystal.numbers, crystal.positions, crystal.cell.array, crystal.pbc)
