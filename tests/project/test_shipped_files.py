@@ -294,3 +294,20 @@ def test_data_sets_match_the_files_that_they_name(
             told = metrics["sets"][part]
             assert told["frames"] == len(split[part])
             assert files == {told["file"]} or "water" in name
+
+
+def test_what_documents_say_is_wrong_is_what_cards_list() -> None:
+    """Each card counts its lines, and the documents name the one potential with a wrong line."""
+    wrong = {}
+    for card in sorted((ROOT / "potentials").glob("*/card.md")):
+        text = card.read_text(encoding="utf-8")
+        (counts,) = re.findall(r": (\d+) ok, (\d+) look, (\d+) wrong\.", text)
+        lines = re.findall(r"^\| (ok|look|wrong) \|", text, re.MULTILINE)
+        told = [lines.count(verdict) for verdict in ("ok", "look", "wrong")]
+        assert told == [int(count) for count in counts], card.parent.name
+        wrong[card.parent.name] = told[2]
+    assert {name: count for name, count in wrong.items() if count} == {"aspirin-pbe": 1}
+    errors = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert "that line is wrong, the only one of the eight potentials" in errors
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "finds nothing wrong in five of the six, and a turn of aspirin" in changes
