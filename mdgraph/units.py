@@ -70,6 +70,9 @@ SYMBOLS: Final = tuple(_PERIODIC_TABLE.split())
 NUMBERS: Final = {symbol: number for number, symbol in enumerate(SYMBOLS) if number}
 """Atomic number of each symbol."""
 
+HEAVY_HYDROGEN: Final = {"D": 2.014, "T": 3.016}
+"""amu of the isotopes of hydrogen that have symbols of their own."""
+
 # Of single bonds (Cordero et al. 2008, DOI 10.1039/b801115j), up to curium; with 2 A beyond,
 # and 0.2 A of no element, as ASE has them.
 # fmt: off

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.system import System, Topology
-from mdgraph.units import NANOMETRE, NANOMETRE_PER_PICOSECOND, NUMBERS
+from mdgraph.units import HEAVY_HYDROGEN, NANOMETRE, NANOMETRE_PER_PICOSECOND, NUMBERS
 
 _logger = logging.getLogger(__name__)
 
@@ -211,6 +211,11 @@ def _atomic_numbers(atoms: Sequence[NamedAtom], cure: str) -> list[int]:
     unknown = [atom for atom, symbol in zip(atoms, symbols, strict=True) if symbol is None]
     if unknown:
         names = [f"{atom.serial} ({atom.name} of {atom.residue_name})" for atom in unknown]
+        if all(atom.element.upper() in HEAVY_HYDROGEN for atom in unknown):
+            raise InputError(
+                f"Atoms {name_some(names)} are isotopes of hydrogen; write H as their element, or "
+                "an extended XYZ file with H and a column masses:R:1 for their masses."
+            )
         raise InputError(
             f"No element is given for atoms {name_some(names)}, and their names do not settle "
             f"it; {cure}."

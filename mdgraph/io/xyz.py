@@ -32,7 +32,7 @@ from mdgraph.io.files import (
     read_decompressed,
     readable_file,
 )
-from mdgraph.units import NUMBERS
+from mdgraph.units import HEAVY_HYDROGEN, NUMBERS
 
 _logger = logging.getLogger(__name__)
 
@@ -564,6 +564,9 @@ def _fault(header: str, rows: Sequence[str]) -> tuple[int, str] | None:
             return number, f"it has {len(values)} of {len(columns)} columns ('{row.strip()}')"
         for (name, convert), value in zip(columns, values, strict=False):
             if name == "symbols" and value.capitalize() not in NUMBERS:
+                if (mass := HEAVY_HYDROGEN.get(value.upper())) is not None:
+                    advice = f"write H, and masses such as {mass} in a column masses:R:1"
+                    return number, f"'{value}' is an isotope of hydrogen ({advice})"
                 return number, f"'{value}' is no element"
             try:
                 convert(value)

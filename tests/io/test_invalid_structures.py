@@ -115,6 +115,16 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
     ),
     "no number of atoms": ("a.xyz", b"water\n" + WATER, "line 1: 'water' stands where XYZ begins"),
     "an unknown element": ("a.xyz", WATER.replace(b"O ", b"Xx "), "line 3: 'Xx' is no element"),
+    "deuterium": (
+        "a.xyz",
+        WATER.replace(b"H ", b"D ", 1),
+        "line 4: 'D' is an isotope of hydrogen \\(write H, and masses such as 2.014 in a column",
+    ),
+    "deuterium in PDB": (
+        "a.pdb",
+        b"HETATM    2  D1  HOH A   1       0.960   0.000   0.000  1.00  0.00           D\n",
+        "Atoms 2 \\(D1 of HOH\\) are isotopes of hydrogen; write H as their element",
+    ),
     "a word for a number": (
         "a.xyz",
         WATER.replace(b"0.96", b"zero"),
