@@ -101,7 +101,8 @@ def heights(inverse_cell: Tensor) -> Tensor:
 
 
 def compaction(
-    lattice: NDArray[np.float64], periodic: Sequence[bool] = (True, True, True)
+    lattice: NDArray[np.float64],
+    periodic: Sequence[bool] | NDArray[np.bool_] = (True, True, True),
 ) -> NDArray[np.float64]:
     """Whole numbers (3, 3) that reduce a lattice (3, 3) as Minkowski does, on the host.
 
