@@ -10,9 +10,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 SIGNALS: Final = (
     signal.SIGINT,
@@ -209,3 +210,40 @@ def delivered_later(seconds: float, act: object) -> threading.Timer:
     timer.daemon = True
     timer.start()
     return timer
+
+
+class HeldSignals:
+    """Signals of the main thread that reach a handler of one's own for a while.
+
+    In other threads, where Python handles no signals, none does.
+    """
+
+    def __init__(self) -> None:
+        """Takes none yet."""
+        self._before: dict[signal.Signals, Any] = {}
+        self._timer: threading.Timer | None = None
+
+    def take(self, handler: Callable[[int, FrameType | None], None]) -> None:
+        """Takes all that may be held back, see `may_hold`."""
+        if threading.current_thread() is threading.main_thread():
+            for number in filter(may_hold, SIGNALS):
+                self._before[number] = signal.signal(number, handler)
+
+    def keep(self, number: signal.Signals) -> None:
+        """Never gives a signal back."""
+        self._before.pop(number, None)
+
+    def give_back(self) -> None:
+        """Gives them back to those who had them before; safe in a handler, and twice."""
+        while self._before:
+            number, handler = self._before.popitem()
+            signal.signal(number, handler)
+
+    def deliver_later(self, number: int, seconds: float = PATIENCE) -> None:
+        """Sends a signal anew after some seconds, unless that is cancelled."""
+        self._timer = delivered_later(seconds, partial(deliver, number))
+
+    def cancel(self) -> None:
+        """Sends nothing anew."""
+        if self._timer is not None:
+            self._timer.cancel()

@@ -4,12 +4,10 @@ import logging
 import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Self
@@ -79,16 +77,7 @@ from mdgraph.runs.summary import (
     switching,
 )
 from mdgraph.runs.uncertainty import UncertaintyReporter
-from mdgraph.signals import (
-    PATIENCE,
-    SIGNALS,
-    Interrupted,
-    deliver,
-    delivered_later,
-    is_caught,
-    may_hold,
-    settle,
-)
+from mdgraph.signals import PATIENCE, HeldSignals, Interrupted, is_caught, settle
 from mdgraph.system import System
 
 logger = logging.getLogger(__name__)
@@ -138,13 +127,10 @@ class Interruption:
         self._repeated = repeated
         self._first_until = 0.0
         self.signal: signal.Signals | None = None
-        self._before: dict[signal.Signals, object] = {}
-        self._timer: threading.Timer | None = None
+        self._signals = HeldSignals()
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in filter(may_hold, SIGNALS):
-                self._before[number] = signal.signal(number, self._handle)
+        self._signals.take(self._handle)
         return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -153,18 +139,12 @@ class Interruption:
             self.signal = signal.Signals(number)
             if self._repeated:
                 self._first_until = now + 0.9 * PATIENCE
-                self._timer = delivered_later(PATIENCE, partial(deliver, number))
+                self._signals.deliver_later(number)
         if not self._together and now >= self._first_until:
-            self._restore_handlers()
+            self._signals.give_back()
             if is_caught(number):
-                wait = 0.0 if self._repeated else PATIENCE
-                self._timer = delivered_later(wait, partial(deliver, number))
+                self._signals.deliver_later(number, 0.0 if self._repeated else PATIENCE)
         self._stop(self.signal)
-
-    def _restore_handlers(self) -> None:
-        while self._before:
-            number, handler = self._before.popitem()
-            signal.signal(number, handler)  # type: ignore[arg-type]
 
     def report(self, simulation: Simulation) -> None:
         """See Reporter."""
@@ -176,9 +156,8 @@ class Interruption:
             self._stop(self.signal)
 
     def __exit__(self, *exception: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._restore_handlers()
+        self._signals.cancel()
+        self._signals.give_back()
 
 
 @dataclass(frozen=True)

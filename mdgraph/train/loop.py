@@ -3,9 +3,7 @@
 import contextlib
 import logging
 import signal
-import threading
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn, Self
@@ -13,7 +11,7 @@ from typing import Any, Final, NoReturn, Self
 import torch
 
 from mdgraph.errors import MDGraphError
-from mdgraph.signals import PATIENCE, SIGNALS, deliver, delivered_later, is_caught, may_hold
+from mdgraph.signals import HeldSignals, is_caught
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.distributed import Processes
 from mdgraph.train.evaluation import score, table
@@ -121,8 +119,7 @@ class Stopping:
         """Defers nothing yet."""
         self._step, self._processes = step, processes
         self._number: signal.Signals | None = None
-        self._before: dict[signal.Signals, object] = {}
-        self._timer: threading.Timer | None = None
+        self._signals = HeldSignals()
 
     def is_due(self, step: int) -> bool:
         """Whether any process got a signal; all stop after the same step.
@@ -136,9 +133,8 @@ class Stopping:
 
     def end(self) -> NoReturn:
         """Raises the deferred signal, or SIGTERM if another process got one."""
-        self._give_back()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._signals.give_back()
+        self._signals.cancel()
         signal.raise_signal(self._number or signal.SIGTERM)
         raise KeyboardInterrupt  # what the signal does may let this process live
 
@@ -146,27 +142,19 @@ class Stopping:
         self._number = signal.Signals(number)
         self._step.stops = True
         if self._processes.count == 1:
-            self._give_back()
+            self._signals.give_back()
             if is_caught(number):  # validations take long; the last checkpoint is whole
-                self._timer = delivered_later(PATIENCE, partial(deliver, number))
-
-    def _give_back(self) -> None:
-        while self._before:
-            number, handler = self._before.popitem()
-            signal.signal(number, handler)  # type: ignore[arg-type]
+                self._signals.deliver_later(number)
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in filter(may_hold, SIGNALS):
-                self._before[number] = signal.signal(number, self._note)
+        self._signals.take(self._note)
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._signals.cancel()
         if kind is not None and self._processes.count > 1:
-            self._before.pop(signal.SIGTERM, None)
-        self._give_back()
+            self._signals.keep(signal.SIGTERM)
+        self._signals.give_back()
         if kind is None and self._number is not None and self._processes.count == 1:
             self.end()
 
