@@ -348,24 +348,26 @@ def test_a_run_is_of_whole_outer_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mass", "outer", "warns"),
+    ("mass", "inner", "outer", "warns"),
     [
-        (1.008, 2.6, False),
-        (1.008, 3.0, True),
-        (1.008, 8.0, True),
-        (3.024, 4.2, False),
-        (3.024, 4.5, True),
-        (3.024, 8.0, True),
-        (12.0, 9.0, False),
+        (1.008, 4, 2.6, False),
+        (1.008, 4, 3.0, True),
+        (1.008, 4, 8.0, True),
+        (3.024, 4, 4.2, False),
+        (3.024, 3, 4.2, False),
+        (3.024, 2, 4.2, True),
+        (3.024, 4, 4.5, True),
+        (3.024, 4, 8.0, True),
+        (12.0, 4, 9.0, False),
     ],
 )
 def test_resonance_is_warned_of(
-    mass: float, outer: float, warns: bool, caplog: pytest.LogCaptureFixture
+    mass: float, inner: int, outer: float, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     system = System(
         np.array([18, 18]), np.array([[0.0, 0, 0], [3.8, 0, 0]]), masses=np.array([mass, 39.9])
     )
-    run_of(VelocityVerlet(outer / 4), system=system)
+    run_of(VelocityVerlet(outer / inner), inner, system=system)
     assert ("vibrate fast enough" in caplog.text) == warns
 
 
