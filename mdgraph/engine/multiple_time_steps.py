@@ -214,7 +214,7 @@ def two_potentials(
 
 def _warn_of_resonance(systems: Sequence[System], steps: int, timestep: float) -> None:
     outer = steps * timestep
-    lightest = min((float(np.min(system.masses)) for system in systems), default=np.inf)
+    lightest = min(float(np.min(system.masses)) for system in systems)
     limit = longest_outer_step(lightest, timestep)
     if outer <= limit:
         return
