@@ -56,30 +56,32 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
     values = [_values(atoms) for atoms in frames]
     names = {name for labels in values for name in labels}
     keys: dict[str, str] = {}
-    for label in ("energy", "forces", "stress", "charge"):
+
+    def same(first: str, second: str) -> bool:
+        pairs = [
+            (labels[first], labels[second])
+            for labels in values
+            if first in labels and second in labels
+        ]
+        # Names that never occur in the same frame may have different meanings.
+        return bool(pairs) and all(_equal(*pair) for pair in pairs)
+
+    def choose(label: str) -> None:
         candidates = {
             name
             for labels in values
             for name, value in labels.items()
             if looks_like(label, name) and _fits(label, value)
         }
-        if label == "charge":
-            keys |= _optional_keys(path, {"group": ("config_type",)}, names, request)
-            if "charge" in keys or request.keys.charge == NONE:
-                continue
-
-        def same(first: str, second: str) -> bool:
-            pairs = [
-                (labels[first], labels[second])
-                for labels in values
-                if first in labels and second in labels
-            ]
-            # Names that never occur in the same frame may have different meanings.
-            return bool(pairs) and all(_equal(*pair) for pair in pairs)
-
         key = choose_key(label, names, getattr(request.keys, label), candidates, same, path.name)
         if key is not None:
             keys[label] = key
+
+    for label in ("energy", "forces", "stress"):
+        choose(label)
+    keys |= _optional_keys(path, {"group": ("config_type",)}, names, request)
+    if "charge" not in keys and request.keys.charge != NONE:
+        choose("charge")
     check_labels(path.name, keys, names, request.keys, max(map(len, frames)))
     sums = {
         round(float(np.sum(charges)), 2)
@@ -276,8 +278,6 @@ def _label_array(value: Any, label: str, path: Path, number: int) -> NDArray[np.
         )
     return array.astype(float)
 
-
-logger = logging.getLogger(__name__)
 
 NUMBERS: Final = ("atomic_numbers", "nuclear_charges", "numbers", "types", "species", "z", "Z")
 POSITIONS: Final = ("positions", "coordinates", "conformations", "coords", "pos", "R")
