@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdgraph.errors import InputError
-from mdgraph.neighbors.geometry import compaction
+from mdgraph.neighbors.geometry import compact_cell
 
 _BLOCK_PAIRS: Final = 1 << 20
 """Pairs worked on at once."""
@@ -36,8 +36,11 @@ def smallest_height(cell: NDArray[np.float64]) -> float:
     Args:
         cell: (3, 3) A, any cell of the lattice, of rank 3.
     """
-    compact = compaction(cell) @ cell
-    return float(1.0 / np.linalg.norm(np.linalg.inv(compact), axis=0).max())
+    return _smallest_height(compact_cell(cell))
+
+
+def _smallest_height(cell: NDArray[np.float64]) -> float:
+    return float(1.0 / np.linalg.norm(np.linalg.inv(cell), axis=0).max())
 
 
 def radial_distribution(
@@ -76,7 +79,8 @@ def radial_distribution(
         volume = abs(float(np.linalg.det(cell)))
         if volume == 0.0:
             raise InputError("A cell without volume has no radial distribution; give a cell.")
-        reach = 0.5 * smallest_height(cell)
+        compact = compact_cell(cell)
+        reach = 0.5 * _smallest_height(compact)
         if edges is None:
             maximum = reach if maximum is None else maximum
             edges = np.arange(0.0, maximum + 1e-9, width)
@@ -86,7 +90,7 @@ def radial_distribution(
                 f"Distances up to {edges[-1]:.2f} A go beyond half the smallest height of the "
                 f"cell, {reach:.2f} A; ask for a shorter range."
             )
-        histogram += _histogram(positions, cell, first, second, edges)
+        histogram += _histogram(positions, compact, first, second, edges)
         density += pairs / volume
         count += 1
     if edges is None:
@@ -109,7 +113,6 @@ def _histogram(
     second: NDArray[np.int64],
     edges: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    cell = compaction(cell) @ cell
     inverse = np.linalg.inv(cell)
     total = np.zeros(len(edges) - 1)
     rows = max(1, _BLOCK_PAIRS // len(second))

@@ -32,6 +32,7 @@ from mdgraph.neighbors.geometry import (
     NEIGHBORS,
     compaction,
     complete_cell,
+    heights,
     inverse,
     minimum_images,
     rounded_images,
@@ -432,17 +433,16 @@ def _reduction(cell: Tensor, pbc: Tensor) -> Tensor | None:
     to a nearest image is no longer than half of the root of the sum of squared lengths of the
     reduced cell, and images within 1.5 times the smallest height are among them.
     """
-    completed = complete_cell(cell.double().cpu(), pbc.cpu()).numpy()
-    reductions = np.array(
-        [compaction(lattice, row) for lattice, row in zip(completed, pbc.tolist(), strict=True)]
-    )
-    for lattice, reduction in zip(completed, reductions, strict=True):
-        height = 1.0 / np.linalg.norm(np.linalg.inv(lattice), axis=0).max()
-        if 0.5 * np.linalg.norm(reduction @ lattice) < 1.5 * height:
-            reduction[:] = np.eye(3)
-    if (reductions == np.eye(3)).all():
+    completed = complete_cell(cell.double().cpu(), pbc.cpu())
+    least = heights(inverse(completed)).amin(-1).tolist()
+    reductions = []
+    for lattice, row, height in zip(completed.numpy(), pbc.tolist(), least, strict=True):
+        reduction = compaction(lattice, row)
+        is_enough = 0.5 * np.linalg.norm(reduction @ lattice) < 1.5 * height
+        reductions.append(np.eye(3) if is_enough else reduction)
+    if (np.array(reductions) == np.eye(3)).all():
         return None
-    return torch.tensor(reductions).to(cell.device)
+    return torch.tensor(np.array(reductions)).to(cell.device)
 
 
 class _Slots:

@@ -127,6 +127,14 @@ def compaction(
     return reduction
 
 
+def compact_cell(
+    lattice: NDArray[np.float64],
+    periodic: Sequence[bool] | NDArray[np.bool_] = (True, True, True),
+) -> NDArray[np.float64]:
+    """The most compact cell (3, 3) A of a lattice, on the host; see `compaction`."""
+    return compaction(lattice, periodic) @ lattice
+
+
 def translations(offsets: Tensor, vectors: Tensor) -> Tensor:
     """Lattice translations (S, images, 3) A from integers (images, 3) and vectors (S, 3, 3) A."""
     return offsets.to(vectors.dtype) @ vectors

@@ -15,7 +15,7 @@ from mdgraph.data import LabelledFrame
 from mdgraph.data.bonding import bond_lengths
 from mdgraph.data.similarity import full_cell, short_pairs
 from mdgraph.errors import InputError
-from mdgraph.neighbors.geometry import compaction
+from mdgraph.neighbors.geometry import compact_cell
 from mdgraph.system import System, make_whole
 from mdgraph.units import BOND_FACTOR
 
@@ -75,8 +75,7 @@ class BondGraph:
         self._heavy = torch.tensor(numbers != 1, device=device)
         self._molecule: Tensor | None = None
         self._transfer = transfer
-        cell = full_cell(system)
-        cell = compaction(cell, system.pbc) @ cell
+        cell = compact_cell(full_cell(system), system.pbc)
         self._cell = torch.tensor(cell, device=device)
         self._inverse = torch.linalg.inv(self._cell) * torch.tensor(system.pbc, device=device)
 
