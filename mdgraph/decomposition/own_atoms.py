@@ -8,7 +8,6 @@ stretch is repeated with a wider margin, as after any overflow. So no atom is ha
 shapes are static.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,13 +23,14 @@ from mdgraph.decomposition.region import Region
 from mdgraph.decomposition.row_operations import operations
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.geometry import complete_cell
+from mdgraph.neighbors.list import with_room
 from mdgraph.state import State
 
 MARGIN: Final = 3.0
 """A; 768 atoms of water at 550 K need 2.7 in 32 steps of 0.5 fs, twice the way of the fastest."""
 
 _MORE: Final = 0.05
-"""Room over the n atoms of the first stretch, as a part of n + 40 sqrt(n)."""
+"""Part of the room for the atoms of the first stretch; see `with_room`."""
 
 
 @dataclass(frozen=True)
@@ -147,17 +147,19 @@ class OwnAtoms:
         return entries, dict(zip(others, rows, strict=True))
 
     def _room(self, table: Tensor) -> OwnCapacity:
-        def more(count: int) -> int:
-            return count + math.ceil(_MORE * (count + 40.0 * count**0.5)) if count else 0
-
         rank, atoms = self._rank, self._region.total
         counts = table.tolist()
         others = range(len(counts))
         own = tuple(
-            -(-min(more(max(1, counts[one][one])), atoms) // BLOCK) * BLOCK for one in others
+            -(-min(with_room(max(1, counts[one][one]), _MORE), atoms) // BLOCK) * BLOCK
+            for one in others
         )
-        send = tuple(0 if other == rank else more(counts[rank][other]) for other in others)
-        receive = tuple(0 if other == rank else more(counts[other][rank]) for other in others)
+        send = tuple(
+            0 if other == rank else with_room(counts[rank][other], _MORE) for other in others
+        )
+        receive = tuple(
+            0 if other == rank else with_room(counts[other][rank], _MORE) for other in others
+        )
         return OwnCapacity(own, send, receive)
 
     def _counts(self) -> Tensor:

@@ -8,7 +8,6 @@ atoms far away, only as what they are not near to. Where more atoms are near tha
 `outgrown` says so, as of any overflow.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from mdgraph.decomposition.bricks import wrapped_in
 from mdgraph.decomposition.exchange import Exchange
+from mdgraph.neighbors.list import with_room
 from mdgraph.neighbors.torch_builder import Brick
 from mdgraph.state import State
 from mdgraph.system import System
@@ -27,7 +27,7 @@ PIECE: Final = 131_072
 """Atoms that rank 0 sends at a time."""
 
 _MORE: Final = 0.05
-"""Rows over the n atoms near a brick, as a part of n + 40 sqrt(n)."""
+"""Part of the rows for the atoms near a brick; see `with_room`."""
 
 _LEAP: Final = 64
 """Rows beside twice those that there are, by which a region grows at most for what a run met."""
@@ -76,7 +76,7 @@ class Region:
             exchange: between the ranks.
         """
         total, kinds = len(system), np.unique(system.numbers)
-        rows = _room(int(np.count_nonzero(near)), total)
+        rows = min(with_room(int(np.count_nonzero(near)), _MORE), total)
         order = np.argsort(~np.asarray(near), kind="stable")[:rows]
         state = _state_of(system, order, dtype, device)
         region = cls(state, total, exchange)
@@ -123,7 +123,8 @@ class Region:
     def _grow(self) -> None:
         state, elements = self.state, self.state.elements
         # Steps that come after an overflow are repeated, and may have led anywhere.
-        rows = _room(min(int(self.most), 2 * len(self.atoms) + _LEAP), self.total)
+        met = min(int(self.most), 2 * len(self.atoms) + _LEAP)
+        rows = min(with_room(met, _MORE), self.total)
         order = np.arange(rows) % len(self.atoms)
         system = System(
             numbers=state.numbers.cpu().numpy(),
@@ -234,11 +235,6 @@ class Region:
             inside = ((place >= 0) & (place < rows)).view(-1, *[1] * (values.dim() - 1))
             here = piece.index_select(0, place.clamp(0, rows - 1))
             values.copy_(torch.where(inside, here, values))
-
-
-def _room(near: int, total: int) -> int:
-    """Rows for so many atoms near a brick, of a system of so many."""
-    return min(near + math.ceil(_MORE * (near + 40.0 * near**0.5)), total)
 
 
 def _state_of(system: System, order: Any, dtype: torch.dtype, device: torch.device) -> State:

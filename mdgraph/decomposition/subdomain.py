@@ -8,7 +8,6 @@ its own rows: the atoms that have a neighbor there. Both of them count these ato
 them the same room.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +19,7 @@ from torch import Tensor
 from mdgraph.decomposition.row_operations import operations
 from mdgraph.fused.backend import NetworkResult
 from mdgraph.neighbors import NeighborList, StoredRows
+from mdgraph.neighbors.list import with_room
 from mdgraph.state import BatchCapacity, State
 from mdgraph.system import System
 
@@ -118,7 +118,7 @@ class SubdomainCapacity:
         # Numbers that outgrew their room once fluctuate more than those of a liquid.
         often = 1.0 if before is None else 3.0
         sizes = [
-            size if count <= size else count + math.ceil(often * part * (count + 40 * count**0.5))
+            size if count <= size else with_room(count, often * part)
             for count, size, part in zip(counts, earlier, more, strict=True)
         ]
         own, receive = sizes[:elements], sizes[elements : elements + domains]

@@ -326,7 +326,12 @@ MARGIN = 1.15
 """Capacity over the largest number of neighbors: room for density fluctuations of a liquid."""
 
 _MORE_ROWS: Final = 0.05
-"""Rows over the n atoms near a brick, as a part of n + 40 sqrt(n)."""
+"""Part of rows for the atoms near a brick; see `with_room`."""
+
+
+def with_room(count: int, part: float) -> int:
+    """So many atoms and those by which their number may grow: a part of n + 40 sqrt(n)."""
+    return count + math.ceil(part * (count + 40.0 * count**0.5))
 
 
 class NeighborList:
@@ -453,8 +458,7 @@ class NeighborList:
         found = max(int(near.sum()), met)
         if found <= self._row_room:
             return self._row_room
-        more = math.ceil(_MORE_ROWS * (found + 40.0 * found**0.5))
-        return min(found + more, len(positions))
+        return min(with_room(found, _MORE_ROWS), len(positions))
 
     @full_float32()
     def rebuild_(self, positions: Tensor, cell: Tensor) -> None:
