@@ -38,7 +38,7 @@ LONGEST: Final = 1.25
 def moved(system: System, move: float, apart: int) -> tuple[list[System], list[Array], list[Array]]:
     """Copies with bonds longer and shorter in turn, and of each pair the hydrogens and ways (n, 3).
 
-    The arrays have a column more: the reduced mass, amu.
+    The arrays have a column more: the mass of the other atom, amu.
     """
     hydrogens, heavy = np.flatnonzero(system.numbers == 1), np.flatnonzero(system.numbers != 1)
     vectors, distances = ase.geometry.get_distances(

@@ -28,21 +28,14 @@ from typing import Any, Final
 import ase.io
 import numpy as np
 import torch
+from added_labels import molecule_of, solved, write_split_with
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.data import covalent_radii
 from cases import run_script
 from numpy.typing import NDArray
 
-from mdgraph.data import (
-    LabelledFrame,
-    Provenance,
-    Split,
-    open_dataset,
-    read_split,
-    write_dataset,
-)
-from mdgraph.data.splits import write_split
+from mdgraph.data import LabelledFrame, Provenance, open_dataset, read_split, write_dataset
 from mdgraph.system import System
 from mdgraph.validate.molecule_checks import MoleculeProbe
 from mdgraph.validate.scans import Molecule, rotated
@@ -234,20 +227,15 @@ def label(options: argparse.Namespace) -> None:
 
 def labels_of(atoms: Atoms, grid: int) -> tuple[float, Array] | None:
     """Energy, eV, and forces (N, 3), eV/A, of PBE/def2-SVP; None if they do not converge."""
-    from pyscf import dft, gto
+    from pyscf import dft
 
-    symbols = atoms.get_chemical_symbols()
-    mol = gto.M(atom=list(zip(symbols, atoms.positions, strict=True)), basis="def2-svp", verbose=0)
+    mol = molecule_of(atoms, "def2-svp")
     coarse = dft.RKS(mol, xc="pbe").density_fit()
     coarse.grids.level, coarse.conv_tol = 0, 1e-5
     coarse.kernel()
     field = dft.RKS(mol, xc="pbe").density_fit()
     field.with_df, field.grids.level, field.conv_tol = coarse.with_df, grid, 1e-7
-    hartree, bohr = 27.211386245988, 0.529177210903
-    energy = float(field.kernel(dm0=coarse.make_rdm1())) * hartree
-    if not field.converged:
-        return None
-    return energy, -field.nuc_grad_method().kernel() * hartree / bohr
+    return solved(field, dm0=coarse.make_rdm1())
 
 
 def add(options: argparse.Namespace) -> None:
@@ -274,15 +262,8 @@ def add(options: argparse.Namespace) -> None:
         ]
         trained, held_out = _frames(kept, shift, options)
         write_dataset(target, [*parts, (iter([*trained, *held_out]), about)])
-    places = count + np.arange(len(trained) + len(held_out))
-    with open_dataset(target) as whole:
-        shares = (
-            np.concatenate([split.train, places[: len(trained)]]),
-            np.concatenate([split.validation, places[len(trained) :]]),
-            split.test,
-        )
-        how = "that of the data, and one in ten of those that were moved held out"
-        write_split(Split(*shares, how, whole.sha256()), target.with_suffix(".json"))
+    how = "that of the data, and one in ten of those that were moved held out"
+    write_split_with(target, split, count, len(trained), how)
     print(
         f"{target}: {count} frames and {len(kept)} that were moved of {len(moved)}, "
         f"{len(held_out)} of them held out; shifted by {1e3 * shift:.2f} meV, which {len(same)} "

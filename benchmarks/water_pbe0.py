@@ -45,6 +45,7 @@ from typing import Any
 import ase.io
 import numpy as np
 import yaml
+from added_labels import molecule_of, solved, write_split_with
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from cases import device_argument, run_script
@@ -56,12 +57,10 @@ from mdgraph.data import (
     Dataset,
     LabelledFrame,
     Provenance,
-    Split,
     open_dataset,
     read_split,
     write_dataset,
 )
-from mdgraph.data.splits import write_split
 from mdgraph.engine import Calculation, RadialDistributions, Simulation, StochasticVelocityRescaling
 from mdgraph.errors import InputError
 from mdgraph.io.files import write_atomically
@@ -164,21 +163,15 @@ def label(options: argparse.Namespace) -> None:
 
 def labelled(positions: Array) -> Atoms:
     """O, H, H and so on with the energy, eV, and forces, eV/A, of PBE0."""
-    from pyscf import dft, gto
+    from pyscf import dft
 
     atoms = Atoms("OHH" * (len(positions) // 3), positions)
-    mol = gto.M(
-        atom=list(zip(atoms.get_chemical_symbols(), positions, strict=True)),
-        basis="def2-tzvp",
-        verbose=0,
-    )
-    field = dft.RKS(mol, xc="pbe0").density_fit()
+    field = dft.RKS(molecule_of(atoms, "def2-tzvp"), xc="pbe0").density_fit()
     field.grids.level, field.conv_tol = 2, 1e-8
-    hartree, bohr = 27.211386245988, 0.529177210903
-    energy = float(field.kernel()) * hartree
-    if not field.converged:
+    labels = solved(field)
+    if labels is None:
         raise RuntimeError("the density of a cluster did not converge")
-    forces = -field.nuc_grad_method().kernel() * hartree / bohr
+    energy, forces = labels
     atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
     atoms.info["kind"] = "molecule" if len(atoms) == 3 else "pair"
     return atoms
@@ -258,13 +251,8 @@ def add(options: argparse.Namespace) -> None:
         )
         added = [frame for atoms in clusters for frame in [_frame(atoms, shift)] * options.copies]
         write_dataset(target, [(iter(frames), source), (iter(added), about)])
-    with open_dataset(target) as whole:
-        train = np.concatenate([split.train, np.arange(count, len(whole))])
-        parts = (train, split.validation, split.test)
-        write_split(
-            Split(*parts, "that of the liquid, clusters for training", whole.sha256()),
-            target.with_suffix(".json"),
-        )
+    how = "that of the liquid, clusters for training"
+    write_split_with(target, split, count, len(added), how)
     print(f"{target}: {count} frames of the liquid and {len(added)} of clusters")
 
 
