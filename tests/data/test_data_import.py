@@ -205,6 +205,15 @@ def test_virials_and_cells_of_arrays(tmp_path: Path, shape: tuple[int, ...]) -> 
         assert frame.charge in (1.0, -1.0)
 
 
+def copper_oxide(file: h5py.File) -> list[h5py.Group]:
+    """Two new groups of three frames each."""
+    groups = [file.create_group(name) for name in "ab"]
+    for group in groups:
+        group["z"], group["R"], group["E"] = [29, 8], np.zeros((3, 2, 3)), np.arange(3.0)
+        group["F"] = np.zeros((3, 2, 3))
+    return groups
+
+
 @pytest.mark.parametrize(
     ("name", "unit", "expected"),
     [
@@ -219,10 +228,7 @@ def test_other_units_that_hdf5_states_of_stress_and_cell_are_refused(
 ) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
-        for part in "ab":
-            group = file.create_group(part)
-            group["z"], group["R"], group["E"] = [29, 8], np.zeros((3, 2, 3)), np.arange(3.0)
-            group["F"] = np.zeros((3, 2, 3))
+        for group in copper_oxide(file):
             group["cell"] = np.broadcast_to(9.0 * np.eye(3), (3, 3, 3))
             group["virial" if name == "virial" else "stress"] = np.ones((3, 6))
             group[name].attrs["units"] = unit
@@ -235,10 +241,7 @@ def test_a_stated_unit_that_is_not_known_is_warned_of_once(
 ) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
-        for part in "ab":
-            group = file.create_group(part)
-            group["z"], group["R"], group["E"] = [29, 8], np.zeros((3, 2, 3)), np.arange(3.0)
-            group["F"] = np.zeros((3, 2, 3))
+        for group in copper_oxide(file):
             group["E"].attrs["units"] = "Eh"
     assert len(imported(path)) == 6
     (text,) = [one.getMessage() for one in caplog.records if "known here" in one.getMessage()]
