@@ -400,22 +400,24 @@ class NeighborList:
             )
         self.cutoff = cutoff
         self.skin = 0.0 if math.isinf(cutoff) else skin
-        self.grouping = state.grouping
-        self.pbc = state.pbc
         self.cell_varies, self._one_way = cell_varies, one_way
         self._range = cutoff + self.skin
-        self.block = block_width(state.grouping.atoms, cutoff, state.device.type)
-        self._counters = Counters.allocate(state.cell)
-        self._planner = Planner(state, self._counters, cell_varies)
         self.brick = brick
-        self._row_room = 0
-        self.rebuilds = self._counters.rebuilds
+        self._take_atoms(state)
         # Where empty slots point: beyond the cutoff, and not to zero distance.
         beyond = 1.0 if math.isinf(cutoff) else 2.0 * cutoff
         self._far = torch.tensor([beyond, 0.0, 0.0], dtype=state.dtype, device=state.device)
         self._allocate(capacity or self.block, state.positions, state.cell)
         if capacity is None:
             self.grow()
+
+    def _take_atoms(self, state: State) -> None:
+        """Is of the atoms of a state from here on; `_allocate` comes after it."""
+        self.grouping, self.pbc = state.grouping, state.pbc
+        self.block = block_width(state.grouping.atoms, self.cutoff, state.device.type)
+        self._counters = Counters.allocate(state.cell)
+        self._planner = Planner(state, self._counters, self.cell_varies)
+        self.rebuilds, self._row_room = self._counters.rebuilds, 0
 
     @full_float32()
     def _allocate(self, capacity: int, positions: Tensor, cell: Tensor) -> None:
@@ -525,11 +527,7 @@ class NeighborList:
             cell: (1, 3, 3) A, likewise.
         """
         self.join()
-        self.grouping, self.pbc = state.grouping, state.pbc
-        self.block = block_width(state.grouping.atoms, self.cutoff, state.device.type)
-        self._counters = Counters.allocate(state.cell)
-        self._planner = Planner(state, self._counters, self.cell_varies)
-        self.rebuilds, self._row_room = self._counters.rebuilds, 0
+        self._take_atoms(state)
         self._allocate(self.capacity, positions, cell)
 
     @full_float32()
