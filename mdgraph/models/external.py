@@ -24,7 +24,13 @@ from mdgraph.models.architectures import Architecture, register
 from mdgraph.models.config import Element, PotentialConfig
 from mdgraph.models.potential import AbsolutePositions, Atoms, PotentialModule
 from mdgraph.models.terms import EVERY_ELEMENT, assignments, element, number, without_cutoff
-from mdgraph.neighbors.geometry import NEIGHBORS, complete_cell, inverse, minimum_images
+from mdgraph.neighbors.geometry import (
+    NEIGHBORS,
+    compact_cells,
+    complete_cell,
+    inverse,
+    minimum_images,
+)
 from mdgraph.neighbors.pairs import Pairs
 from mdgraph.units import SYMBOLS
 
@@ -125,7 +131,7 @@ class BondsPotential(ExternalPotential):
         first, second: (B,) int64, indices.
         stiffness: (B,) float64, eV/A^2.
         length: (B,) float64, A.
-        candidates: (27, 3) float64, images to try; see `minimum_images`.
+        candidates: (27, 3) float64, images to try in compact cells; see `minimum_images`.
     """
 
     config: BondsConfig
@@ -173,7 +179,8 @@ class BondsPotential(ExternalPotential):
         cell = complete_cell(absolute.cell, absolute.pbc)
         pbc, inverse_cell = absolute.pbc, inverse(cell)
         with torch.no_grad():
-            near = minimum_images(between, cell, inverse_cell, pbc, self.candidates)
+            compact = compact_cells(cell, pbc, self.candidates)
+            near = minimum_images(between, compact, inverse(compact), pbc, self.candidates)
             turns = torch.round((near - between) @ inverse_cell) * pbc[:, None]
         between = torch.where(present[..., None], between + turns @ cell, 1.0)
         distance = torch.linalg.vector_norm(between, dim=-1)

@@ -8,9 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.jit._trace import is_tracing
 
 NEIGHBORS: Final = torch.cartesian_prod(*[torch.tensor([0.0, 1.0, -1.0])] * 3).double()
 """(27, 3) images around a vector, itself first."""
+
+_ROUNDS: Final = 6
+"""Vectors that are made shorter where nothing may sync; enough for nearest images in 999 of 1,000
+random cells that three shears by up to four vectors have skewed."""
 
 
 @dataclass(frozen=True)
@@ -108,23 +113,53 @@ def compaction(
 
     Each periodic vector of the product is the shortest of its sums and differences with others.
     """
-    axes = np.flatnonzero(periodic)
-    reduction = np.eye(3)
-    is_shorter = True
-    while is_shorter:
-        is_shorter = False
-        for own in axes:
-            others = [other for other in axes if other != own]
-            rows = reduction @ lattice
-            shares = np.zeros(3)
-            shares[others] = [-np.round(rows[own] @ rows[j] / (rows[j] @ rows[j])) for j in others]
-            changes = np.concatenate([np.diag(shares), NEIGHBORS.numpy()[1:]])
-            changes = changes[~np.delete(changes, others, axis=1).any(1)]
-            lengths = np.linalg.norm(rows[own] + changes @ rows, axis=1)
-            if len(lengths) and lengths.min() < np.linalg.norm(rows[own]) * (1.0 - 1e-9):
-                reduction[own] += changes[lengths.argmin()] @ reduction
-                is_shorter = True
-    return reduction
+    cell = torch.tensor(lattice, dtype=torch.float64)[None]
+    pbc = torch.tensor([bool(one) for one in periodic])[None]
+    reduction, is_shorter = torch.eye(3, dtype=torch.float64)[None], torch.tensor([True])
+    while is_shorter.any():
+        reduction, is_shorter = _shortened(reduction, cell, pbc, NEIGHBORS)
+    return reduction[0].numpy()
+
+
+def compact_cells(cell: Tensor, pbc: Tensor, candidates: Tensor) -> Tensor:
+    """The most compact cells of lattices; see `compaction`. Static shapes, does not sync on CUDA.
+
+    `_ROUNDS` vectors of each are made shorter at most.
+
+    Args:
+        cell: (S, 3, 3) float64, A, complete; see `complete_cell`.
+        pbc: (S, 3) bool.
+        candidates: (27, 3) float64, `NEIGHBORS` on the device.
+
+    Returns:
+        (S, 3, 3) float64, A.
+    """
+    reduction = torch.eye(3, dtype=torch.float64, device=cell.device).expand_as(cell)
+    for _ in range(_ROUNDS):
+        reduction, is_shorter = _shortened(reduction, cell, pbc, candidates)
+        if not (cell.is_cuda or is_tracing() or is_shorter.any()):
+            break
+    return reduction @ cell
+
+
+def _shortened(
+    reduction: Tensor, cell: Tensor, pbc: Tensor, candidates: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Makes that vector of each lattice shorter which gains most; whether one was, (S,)."""
+    rows = reduction @ cell
+    products = rows @ rows.transpose(1, 2)
+    squares = products.diagonal(dim1=1, dim2=2)
+    axes = torch.arange(3, device=cell.device)
+    others = pbc[:, :, None] & pbc[:, None] & (axes[:, None] != axes)
+    shares = torch.where(others, -torch.round(products / squares[:, None]), 0.0)
+    changes = candidates * others[:, :, None]
+    changes = torch.cat([changes, shares[:, :, None], torch.diag_embed(shares)], dim=2)
+    lengths = (rows[:, :, None] + changes @ rows[:, None]).square().sum(-1)
+    gain, place = (lengths / squares[:, :, None]).flatten(1).min(1)
+    is_shorter = gain < 1.0 - 1e-9
+    own = is_shorter[:, None] & (axes == (place // changes.shape[2])[:, None])
+    change = changes.flatten(1, 2).gather(1, place[:, None, None].expand(-1, 1, 3))
+    return reduction + own[:, :, None] * (change @ reduction), is_shorter
 
 
 def compact_cell(

@@ -215,6 +215,27 @@ def test_a_bond_is_to_the_nearest_image_in_a_skewed_cell() -> None:
     assert lengths.tolist() == pytest.approx(np.linalg.norm(apart, axis=-1).min(1))
 
 
+LONG = ([[1, 0, 0], [3, 1, 0], [0, 0, 1]], [[1, 0, 0], [-4, 1, 0], [2, -3, 1]])
+"""Cells of the same lattice whose nearest images lie beyond the 26 around a rounded one."""
+
+
+@pytest.mark.parametrize("pbc", [(True, True, True), (True, True, False)])
+def test_a_bond_is_to_the_nearest_image_in_long_skewed_cells(pbc: tuple[bool, ...]) -> None:
+    potential, _ = term("bonds:0-1=2/0")
+    lattice = np.array([[7.0, 0.0, 0.0], [1.4, 6.0, 0.0], [-1.0, 2.0, 7.0]])
+    places = np.random.default_rng(0).random((20, 2, 3)) @ lattice
+    steps = np.stack(np.meshgrid(*[range(-4, 5)] * 3), -1).reshape(-1, 3) * pbc
+    apart = places[:, 1, None] - places[:, :1] + steps @ lattice
+    expected = np.linalg.norm(apart, axis=-1).min(1)
+    turns = LONG if all(pbc) else LONG[:1]
+    cells = [np.array(turn) @ lattice for turn in turns]
+    pairs = [System([6, 6], place, cell, pbc) for cell in cells for place in places]
+    at = computed(potential, *pairs)
+    assert at.state.energy.sqrt().tolist() == pytest.approx([*expected] * len(turns))
+    force = at.state.forces[1::2].norm(dim=-1)
+    assert force.tolist() == pytest.approx([*(2.0 * expected)] * len(turns))
+
+
 @pytest.mark.parametrize("bonds", ["bonds:0-7=1/1", "bonds:0-1=1/1,3-3=1/1"])
 def test_a_bond_is_between_two_atoms_of_the_structure(bonds: str) -> None:
     potential: PotentialModule = with_terms(network(**TENSORNET), [bonds])
