@@ -14,6 +14,7 @@ signs cancel: --times F writes the small potential with all forces of its networ
 
 import argparse
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ import ase.geometry
 import numpy as np
 from cases import conditions, device_argument, run_script
 from multiple_time_steps import Array, Steps
+from numpy.typing import NDArray
 from slow_observables import steps_of
 
 from mdgraph import load
@@ -35,49 +37,58 @@ LONGEST: Final = 1.25
 """A, of a bond that is measured."""
 
 
-def moved(system: System, move: float, apart: int) -> tuple[list[System], list[Array], list[Array]]:
-    """Copies with bonds longer and shorter in turn, and of each pair the hydrogens and ways (n, 3).
+@dataclass(frozen=True, eq=False)
+class StretchedBonds:
+    """A structure in which some bonds to hydrogen are longer, and in which they are shorter.
 
-    The arrays have a column more: the mass of the other atom, amu.
+    Attributes:
+        longer, shorter: the structures.
+        hydrogens: (n,) int64, those that are moved.
+        directions: (n, 3), unit vectors along their bonds.
+        masses: (n,) amu, of the other atoms.
     """
+
+    longer: System
+    shorter: System
+    hydrogens: NDArray[np.int64]
+    directions: Array
+    masses: Array
+
+
+def stretched(system: System, move: float, apart: int) -> list[StretchedBonds]:
+    """All bonds to hydrogen, in groups; see `--apart`."""
     hydrogens, heavy = np.flatnonzero(system.numbers == 1), np.flatnonzero(system.numbers != 1)
     vectors, distances = ase.geometry.get_distances(
         system.positions[heavy], system.positions[hydrogens], system.cell, system.pbc
     )
     nearest = distances.argmin(0)
-    copies, places, ways = [], [], []
+    groups = []
     for first in range(min(apart, len(hydrogens))):
         chosen = np.arange(first, len(hydrogens), apart)
         length = distances[nearest[chosen], chosen]
         chosen, length = chosen[length < LONGEST], length[length < LONGEST]
         if not len(chosen):
             continue
-        way = vectors[nearest[chosen], chosen] / length[:, None]
+        directions = vectors[nearest[chosen], chosen] / length[:, None]
+        ends = []
         for sign in (1.0, -1.0):
             positions = system.positions.copy()
-            positions[hydrogens[chosen]] += sign * move * way
-            copies.append(system.replace(positions=positions, velocities=None))
-        places.append(hydrogens[chosen])
-        other = system.masses[heavy[nearest[chosen]]]
-        ways.append(np.column_stack([way, other]))
-    return copies, places, ways
+            positions[hydrogens[chosen]] += sign * move * directions
+            ends.append(system.replace(positions=positions, velocities=None))
+        masses = system.masses[heavy[nearest[chosen]]]
+        groups.append(StretchedBonds(*ends, hydrogens[chosen], directions, masses))
+    return groups
 
 
-def stiffness(
-    name: str,
-    copies: list[System],
-    places: list[Array],
-    ways: list[Array],
-    move: float,
-    device: str,
-) -> Array:
+def stiffness(name: str, groups: list[StretchedBonds], move: float, device: str) -> Array:
     """eV/A^2 of all bonds."""
-    results = evaluate_with(name, device)(copies, "a moved hydrogen")
-    found = []
-    for pair, (own, way) in enumerate(zip(places, ways, strict=True)):
-        longer, shorter = (np.asarray(results[2 * pair + one].forces)[own] for one in (0, 1))
-        found.append(-((longer - shorter) * way[:, :3]).sum(1) / (2.0 * move))
-    return np.concatenate(found)
+    systems = [system for group in groups for system in (group.longer, group.shorter)]
+    results = iter(evaluate_with(name, device)(systems, "a moved hydrogen"))
+    slopes = []
+    for group in groups:
+        longer, shorter = (np.asarray(next(results).forces)[group.hydrogens] for _ in range(2))
+        slopes.append(-((longer - shorter) * group.directions).sum(1) / (2.0 * move))
+    return np.concatenate(slopes)
 
 
 def configurational_error(omega: float, share: float, steps: Steps, friction: float) -> float:
@@ -132,16 +143,15 @@ def main() -> None:
         scaled.scale.mul_(options.times)
         save(scaled, options.out)
         names.append(str(options.out))
-    copies: list[System] = []
-    places: list[Array] = []
-    ways: list[Array] = []
-    for system in read_systems(options.structures):
-        own = moved(system, options.move, options.apart)
-        copies, places, ways = copies + own[0], places + own[1], ways + own[2]
-    if not places:
+    groups = [
+        group
+        for system in read_systems(options.structures)
+        for group in stretched(system, options.move, options.apart)
+    ]
+    if not groups:
         raise InputError(f"No hydrogen of '{options.structures}' has a bond.")
-    both = (copies, places, ways, options.move, options.device)
-    large, other = stiffness(options.large, *both), np.concatenate([way[:, 3] for way in ways])
+    large = stiffness(options.large, groups, options.move, options.device)
+    other = np.concatenate([group.masses for group in groups])
     reduced = other * options.hydrogen_mass / (other + options.hydrogen_mass)
     if large.min() <= 0.0:
         raise InputError(f"A bond of '{options.structures}' is none to {options.large}: k <= 0.")
@@ -155,7 +165,7 @@ def main() -> None:
     print(" | ".join(f"T conf at {text} fs, %" for text in options.steps) + " |")
     print("|" + " --- |" * (3 + len(options.steps)))
     for name in names:
-        lacking = large - stiffness(name, *both)
+        lacking = large - stiffness(name, groups, options.move, options.device)
         unit = 100.0 / large.mean()
         error = 2.0 * unit * lacking.std() / math.sqrt(len(lacking))
         cells = [f"{unit * lacking.mean():+.2f} ± {error:.2f}", f"{unit * lacking.std():.2f}"]
