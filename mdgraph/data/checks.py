@@ -150,7 +150,11 @@ def energy_force_consistency(dataset: Dataset, pairs: Array) -> Consistency:
     correlation, slope = (float(value) for value in _fit(products.sum(0)))
     error = _error(products, first, last)
     is_precise = _is_precise(correlation, error)
-    suspicion = _suspicion(slope, is_precise) if abs(correlation) > _MIN_CORRELATION else ""
+    atoms = dataset.atoms[first.astype(np.int64)]
+    of_whole = _fit(_products(weight * energy * atoms, weight * work).sum(0))
+    suspicion = ""
+    if abs(correlation) > _MIN_CORRELATION:
+        suspicion = _suspicion(slope, is_precise, float(of_whole[1]))
     return Consistency(slope, correlation, error, len(work), suspicion)
 
 
@@ -213,7 +217,8 @@ def _is_precise(correlation: float, error: float) -> bool:
     return abs(correlation) > _PRECISE and error < _PRECISE_ERROR
 
 
-def _suspicion(slope: float, is_precise: bool) -> str:
+def _suspicion(slope: float, is_precise: bool, slope_of_whole: float) -> str:
+    """A cause of the slope, or empty; `slope_of_whole` is that of energies times atoms."""
     low, high = _RIGHT if is_precise or slope > 0.0 else _RIGHT_NOISY
     sign_error = "the forces have the wrong sign (are they gradients?)" if slope < 0.0 else ""
     if low < abs(slope) < high:
@@ -230,9 +235,12 @@ def _suspicion(slope: float, is_precise: bool) -> str:
     }
     candidates["forces are in hartree/bohr and energies in eV"] = ENERGY["hartree"] / LENGTH["bohr"]
     size = abs(np.log(abs(slope)))
-    best = min(candidates, key=lambda name: abs(size - abs(np.log(candidates[name]))))
-    if abs(size - abs(np.log(candidates[best]))) < 0.2:
-        return f"{sign_error}, and {best}" if sign_error else best
+    far = {name: abs(size - abs(np.log(factor))) for name, factor in candidates.items()}
+    causes = [name for name in far if far[name] == min(far.values()) and far[name] < 0.2]
+    if abs(np.log(abs(slope_of_whole))) < 0.2:
+        causes.insert(0, "energies are those of one atom, and have to be those of the frame")
+    if causes:
+        return ", and ".join(filter(None, (sign_error, ", or ".join(causes))))
     return "energies and forces are not in the same units, or not of the same calculation"
 
 

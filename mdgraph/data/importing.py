@@ -82,7 +82,7 @@ def read_structures(path: Path, request: Request) -> tuple[dict[str, str], Itera
     keys |= _optional_keys(path, {"group": ("config_type",)}, names, request)
     if "charge" not in keys and request.keys.charge != NONE:
         choose("charge")
-    check_labels(path.name, keys, names, request.keys, max(map(len, frames)))
+    check_labels(path.name, keys, names, request, max(map(len, frames)))
     sums = {
         round(float(np.sum(charges)), 2)
         for atoms, labels in zip(frames, values, strict=True)
@@ -686,7 +686,7 @@ def _choose_keys(
         key = choose_key(label, all_names, requested_key, fitting, None, path.name)
         if key is not None:
             keys[label] = key
-    check_labels(path.name, keys, all_names, request.keys, largest)
+    check_labels(path.name, keys, all_names, request, largest)
     keys |= _optional_keys(path, {}, all_names, request)
     if "charge" not in keys:
         charge = choose_key("charge", all_names, request.keys.charge, charges, None, path.name)

@@ -1,7 +1,8 @@
 """Names of labels in imported files, and conversion of their units to eV and Angstrom."""
 
 import logging
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -136,8 +137,8 @@ class Units:
         """Stress (3, 3) in eV/A^3; None for a virial if the cell has no volume.
 
         Args:
-            name: name of the array. If it contains "virial", the value is minus the stress times
-                the volume, in the unit of energies.
+            name: name of the array. If it contains "virial" and not "stress", the value is minus
+                the stress times the volume, in the unit of energies.
             value: nine numbers, or six in Voigt order xx, yy, zz, yz, xz, xy.
             cell: (3, 3) A.
         """
@@ -197,8 +198,57 @@ class Request:
 
 
 def is_virial(name: str) -> bool:
-    """Whether an array of this name holds minus the stress times the volume."""
-    return "virial" in name.lower()
+    """Whether an array of this name holds minus the stress times the volume.
+
+    A "virial_stress", as LAMMPS calls the sum over atoms by the volume, is a stress.
+    """
+    return "virial" in name.lower() and "stress" not in name.lower()
+
+
+_NAMED_UNITS: Final = {
+    "kcal": "kcal/mol",
+    "kcalmol": "kcal/mol",
+    "kj": "kJ/mol",
+    "kjmol": "kJ/mol",
+    "hartree": "hartree",
+    "ha": "hartree",
+    "rydberg": "rydberg",
+    "ry": "rydberg",
+    "ev": "eV",
+    "mev": "meV",
+    "gpa": "GPa",
+    "kbar": "kbar",
+}
+"""Units of energies and stresses by the words of a name that tell them."""
+
+
+def _warn_of_named_unit(file: str, label: str, name: str, units: Units) -> None:
+    """Warns if the name of a label tells another unit than the one that its numbers are taken in.
+
+    Args:
+        file: name of the file, for messages.
+        label: energy, forces or stress.
+        name: its name in the file.
+        units: those of the import.
+    """
+    energy_like = label == "energy" or is_virial(name)
+    taken = units.description()["energy" if energy_like else label]
+    unit_taken = taken if energy_like else taken.rpartition("/")[0] or taken
+    for word in re.split(r"[^a-z]+", name.lower()):
+        unit = _NAMED_UNITS.get(word)
+        if (
+            unit is not None
+            and unit.lower() != _ALIASES.get(unit_taken.lower(), unit_taken).lower()
+        ):
+            logger.warning(
+                "%s: the name of '%s' tells %s, but its numbers are read as %s; if they are not, "
+                "give --%s-unit",
+                file,
+                name,
+                unit,
+                taken,
+                "energy" if energy_like else label.replace("forces", "force"),
+            )
 
 
 def looks_like(label: str, name: str) -> bool:
@@ -266,17 +316,18 @@ def choose_key(
 
 
 def check_labels(
-    file: str, labels: Collection[str], all_names: Collection[str], keys: Keys, largest: int
+    file: str, labels: Mapping[str, str], all_names: Collection[str], request: Request, largest: int
 ) -> None:
-    """Raises InputError if there is no energy, and warns if there are no forces.
+    """Raises InputError if there is no energy; warns of missing forces and of units in names.
 
     Args:
         file: name of the file, for messages.
-        labels: the labels of the file.
+        labels: the labels of the file, with their names.
         all_names: all names in the file.
-        keys: the user's choices.
+        request: the user's choices.
         largest: atoms of the largest frame; with one, forces may be missing.
     """
+    keys = request.keys
     among = f" among {name_some(sorted(all_names), 12)}" if all_names else ""
     if "energy" not in labels and keys.energy != NONE:
         raise InputError(f"{file}: no energy is found{among}, so name it with --energy-key.")
@@ -287,6 +338,9 @@ def check_labels(
             file,
             among,
         )
+    for label in ("energy", "forces", "stress"):
+        if label in labels:
+            _warn_of_named_unit(file, label, labels[label], request.units)
 
 
 class Gaps:

@@ -590,3 +590,49 @@ def test_charges_of_atoms_that_make_an_ion_are_told(
         ase.io.write(path, frames, format="extxyz")
         assert [frame.charge for frame in imported(path)] == [0.0] * 4
         assert ("charges of atoms add up to 1.0 e and are not read" in caplog.text) is told
+
+
+def test_a_virial_stress_is_a_stress(tmp_path: Path) -> None:
+    stress = np.array([[1.0, 0.2, 0.3], [0.2, -2.0, 0.4], [0.3, 0.4, 3.0]])
+    for frame in (frames := renamed(copper(2), "energy", "forces")):
+        frame.info |= {"virial_stress": stress}
+        frame.cell, frame.pbc = [10.0, 11.0, 12.0], True
+    ase.io.write(tmp_path / "a.xyz", frames, format="extxyz")
+    (first, _) = imported(tmp_path / "a.xyz")
+    np.testing.assert_allclose(first.stress, stress)
+
+
+@pytest.mark.parametrize(
+    ("energy", "forces", "stress", "units", "said"),
+    [
+        ("energy_kcal_mol", "forces", "stress", {}, ["'energy_kcal_mol' tells kcal/mol"]),
+        ("energy_eV", "forces_eV", "stress_kbar", {"stress": "kbar"}, []),
+        ("energy_kcal", "forces_kcal", "virial_kcal", {"energy": "kcal/mol"}, []),
+        ("energy_Ha", "forces_Ha_bohr", "s_virial", {"energy": "Ha", "forces": "Ha/bohr"}, []),
+        (
+            "energy",
+            "hartree_forces",
+            "stress",
+            {},
+            ["'hartree_forces' tells hartree, but its numbers are read as eV/A; if they are not"],
+        ),
+        ("energy", "force", "stress_GPa", {}, ["GPa, but its numbers are read as eV/A^3"]),
+    ],
+)
+def test_another_unit_in_a_name_is_warned_of(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    energy: str,
+    forces: str,
+    stress: str,
+    units: dict[str, str],
+    said: list[str],
+) -> None:
+    for frame in (frames := renamed(copper(2), energy, forces)):
+        frame.info |= {stress: np.eye(3)}
+        frame.cell, frame.pbc = [10.0, 11.0, 12.0], True
+    ase.io.write(tmp_path / "a.xyz", frames, format="extxyz")
+    imported(tmp_path / "a.xyz", units=Units(**units))
+    warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len(warnings) == len(said)
+    assert all(part in text for part, text in zip(said, warnings, strict=True))

@@ -78,3 +78,24 @@ def test_energies_and_forces_both_in_another_unit_are_noted(
     assert not found.wrong
     assert f"may be in {unit} or k" in found.text
     assert "which would make it 1 or" in found.text
+
+
+def test_energies_of_one_atom_are_suspected(tmp_path: Path) -> None:
+    """Of frames of 5 atoms alone, and of frames of 5 and of 10 atoms."""
+    frames = [labelled(one) for one in copper(80, seed=3, size=0.05)[0::2]]
+    doubled = [
+        replace(
+            one,
+            numbers=np.tile(one.numbers, 2),
+            positions=np.concatenate([one.positions, one.positions + 50.0]),
+            forces=np.tile(one.forces, (2, 1)),
+            energy=2.0 * one.energy,
+        )
+        for one in frames[:20]
+    ]
+    for some in (frames, frames[20:] + doubled):
+        assert units_found(tmp_path, some) == []
+        turned = [replace(one, energy=one.energy / len(one)) for one in some]
+        (found,) = units_found(tmp_path, turned)
+        assert found.wrong
+        assert "energies are those of one atom" in found.text
