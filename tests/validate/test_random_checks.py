@@ -58,9 +58,7 @@ def test_a_judge_excuses_holes_and_sees_what_lies_far_from_it() -> None:
     assert "below it" in clusters.sentence
 
 
-def test_what_is_lost_on_its_way_is_wrong() -> None:
-    """A structure whose forces are not finite does not take those before it with it."""
-
+def test_energies_that_are_not_finite_are_wrong_and_leave_others() -> None:
     class Lost(HoledPairs):
         def forward(self, atoms, pairs):
             total = super().forward(atoms, pairs)
@@ -71,6 +69,38 @@ def test_what_is_lost_on_its_way_is_wrong() -> None:
     assert crystals.verdict is Verdict.WRONG
     assert "not finite" in crystals.sentence
     assert np.isfinite(crystals.numbers["lowest_eV"])
+
+
+def test_a_part_that_is_lost_on_its_way_is_wrong_and_takes_no_earlier_one_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The forces of the second of three parts are not finite."""
+    parts: list[int] = []
+
+    class Lost(HoledPairs):
+        def forward(self, atoms, pairs):
+            return super().forward(atoms, pairs) * (torch.nan if len(parts) == 2 else 1.0)
+
+    class CountedProbe(CrystalProbe):
+        def relax(self, systems, *limits, **options):
+            parts.append(len(systems))
+            return super().relax(systems, *limits, **options)
+
+    sound, rest = pairs()
+    monkeypatch.setattr(module, "STEPS", (5, 5))
+    monkeypatch.setattr(module, "PART", 3)
+    monkeypatch.setattr(module, "CRYSTALS", (3, 4))
+    expected = next(random_crystal_checks("Cu", rest, sound))
+    monkeypatch.setattr(module, "CRYSTALS", (9, 4))
+    found = next(random_crystal_checks("Cu", rest, CountedProbe(Lost(), CPU, "double")))
+    assert parts == [3, 3]
+    assert found.verdict is Verdict.WRONG
+    assert "one among 3 ends with forces that are not finite" in found.sentence
+    assert "3 were left out then" in found.sentence
+    assert found.numbers == expected.numbers | {"structures": 9}
+    assert found.curves is not None
+    assert expected.curves is not None
+    assert found.curves.y["lowest"].tolist() == expected.curves.y["lowest"].tolist()
 
 
 @pytest.mark.parametrize(
