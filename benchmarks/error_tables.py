@@ -47,7 +47,7 @@ from cases import run_script
 
 from mdgraph.errors import InputError
 from mdgraph.io.files import write_atomically
-from mdgraph.runs.data_commands import app as data_commands
+from mdgraph.runs.commands.data import app as data_commands
 
 POTENTIALS = Path(__file__).resolve().parent.parent / "potentials"
 PUBLISHED = Path(__file__).resolve().parent / "published.yaml"

@@ -37,7 +37,7 @@ from error_tables import (
 
 from mdgraph.data import Split, open_dataset, read_split
 from mdgraph.data.splits import trajectories, write_split
-from mdgraph.runs.data_commands import app as data_commands
+from mdgraph.runs.commands.data import app as data_commands
 from mdgraph.validate.crystals import CrystalProbe
 
 ROWS = Path(__file__).resolve().parent / "folds.yaml"

@@ -28,7 +28,7 @@ _BROKEN_PIPE: Final = 141
 def __getattr__(name: str) -> Any:
     """The commands, `app`, which take a while to import."""
     if name == "app":
-        from mdgraph.runs.commands import app
+        from mdgraph.runs.commands.app import app
 
         return app
     raise AttributeError(f"module 'mdgraph.cli' has no attribute '{name}'")
@@ -90,7 +90,7 @@ def _unless_interrupted() -> int:
 def _run() -> int:
     """Runs what the process was started with; returns its status."""
     from mdgraph.errors import MDGraphError
-    from mdgraph.runs.commands import app, one_line
+    from mdgraph.runs.commands.app import app, one_line
 
     try:
         return run(app, "mdgraph")

@@ -125,6 +125,6 @@ def test_velocities_in_the_middle_are_named() -> None:
 
 
 def test_the_command_line_reads_it_without_torch() -> None:
-    code = "import sys, mdgraph.runs.commands; print('torch' in sys.modules)"
+    code = "import sys, mdgraph.runs.commands.app; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -28,6 +28,7 @@ from typer.core import TyperCommand
 from mdgraph.errors import InputError, MDGraphError, errors_logged_alone, printable
 from mdgraph.io.commented_yaml import model_of
 from mdgraph.io.files import disk_failures, readable_file, remove_abandoned, write_atomically
+from mdgraph.runs.commands.data import import_frames, with_import_options
 from mdgraph.runs.config_fields import joined
 from mdgraph.runs.config_files import (
     Entry,
@@ -37,7 +38,6 @@ from mdgraph.runs.config_files import (
     plain,
     read_entries,
 )
-from mdgraph.runs.data_commands import import_frames, with_import_options
 from mdgraph.runs.options import GroupedCommand, Overwrite
 from mdgraph.signals import Interrupted, import_torch, settle
 

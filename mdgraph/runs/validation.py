@@ -20,7 +20,7 @@ from mdgraph.errors import (
     printable,
 )
 from mdgraph.io.files import check_folder, disk_failures, refuse_existing, write_atomically
-from mdgraph.runs.data_commands import import_frames, with_import_options
+from mdgraph.runs.commands.data import import_frames, with_import_options
 from mdgraph.runs.options import Overwrite, potential_argument
 from mdgraph.signals import import_torch
 from mdgraph.units import SYMBOLS

@@ -14,7 +14,7 @@ from mdgraph.checkpoints import save
 from mdgraph.engine import Calculation
 from mdgraph.io.structures import read_system, to_ase
 from mdgraph.models import with_terms
-from mdgraph.runs.commands import app
+from mdgraph.runs.commands.app import app
 from mdgraph.runs.config import MDConfig
 from mdgraph.runs.setup import resolved_words
 

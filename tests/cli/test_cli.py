@@ -25,7 +25,7 @@ from mdgraph.io.files import replacing, write_atomically
 from mdgraph.io.formats import read_trajectory
 from mdgraph.io.structures import read_system
 from mdgraph.runs import evaluation
-from mdgraph.runs.commands import app
+from mdgraph.runs.commands.app import app
 from mdgraph.runs.config import (
     BenchConfig,
     Configuration,

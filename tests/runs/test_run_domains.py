@@ -20,7 +20,8 @@ from safetensors.numpy import load_file
 from mdgraph.engine.restart import restart_step
 from mdgraph.errors import InputError
 from mdgraph.io.formats import read_trajectory
-from mdgraph.runs import commands, md
+from mdgraph.runs import md
+from mdgraph.runs.commands import dynamics
 from mdgraph.runs.config import MDConfig, MinimizeConfig
 from mdgraph.runs.folder import RunDirectory
 from mdgraph.runs.md import Interruption, resume, start
@@ -150,7 +151,7 @@ def test_all_devices_are_those_that_domains_need(
     started: list[str] = []
     found = [f"cuda:{number}" for number in range(4 if devices == "all" else 3)]
     monkeypatch.setattr("mdgraph.devices.ranks_of", lambda devices: found)
-    monkeypatch.setattr(commands, "launch", lambda names, words: (started.extend(names) or 0, None))
+    monkeypatch.setattr(dynamics, "launch", lambda names, words: (started.extend(names) or 0, None))
     words: list[object] = ["md", "--out", tmp_path / "run", "--devices", devices]
     if "file" in said:
         (tmp_path / "run.yaml").write_text(said["file"])
@@ -170,13 +171,13 @@ def test_domains_that_share_the_only_device_are_told(
     tmp_path: Path, device: str, cure: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     configuration = MDConfig(structure=WATER, out=str(tmp_path / "run"), domains="2")
-    assert commands._one_a_domain([device], configuration, going_on=False) == [device]
+    assert dynamics._one_a_domain([device], configuration, going_on=False) == [device]
     said = f"There is one device, {device}, so one process has all 2 domains, which is no faster"
     assert said in caplog.text
     assert cure in caplog.text
     caplog.clear()
     undivided = configuration.model_copy(update={"domains": None})
-    assert commands._one_a_domain([device], undivided, going_on=False) == [device]
+    assert dynamics._one_a_domain([device], undivided, going_on=False) == [device]
     assert not caplog.text
 
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 import torch
 
 IMPORTED = (
-    "mdgraph.runs.commands",
+    "mdgraph.runs.commands.app",
     "mdgraph.runs.evaluation",
     "mdgraph.runs.md",
     "mdgraph.train.loop",

@@ -1,4 +1,4 @@
-"""The options of `mdgraph free-energy`."""
+"""The options of the commands that look at results: `trajectory`, `analyse`, `free-energy`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,6 +6,173 @@ from typing import Annotated, Literal
 import typer
 
 from mdgraph.errors import InputError, printable
+from mdgraph.runs.options import Overwrite
+
+FrameInterval = Annotated[
+    float | None,
+    typer.Option(
+        "--frame-interval-fs",
+        help="Time between frames of a .traj of ASE, which has no times.",
+        show_default=False,
+    ),
+]
+
+
+def trajectory(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN... OUT",
+            help="Folders of runs, or trajectories as .h5md, .extxyz or .traj, which are joined; "
+            "the file to write: .extxyz, .traj, .h5md, .dcd or .xtc.",
+        ),
+    ],
+    first: Annotated[
+        int, typer.Option(help="First frame, from 0 on; negative numbers count from the end.")
+    ] = 0,
+    last: Annotated[int, typer.Option(help="Last frame, which is written too.")] = -1,
+    stride: Annotated[int, typer.Option(min=1, help="Write every so many frames.")] = 1,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            help="Atoms to write, in the first frame: 'element O', 'resname LIG', 0-5.",
+            show_default=False,
+        ),
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Put molecules together that the cell's faces cut.")
+    ] = False,
+    wrap: Annotated[
+        bool,
+        typer.Option("--wrap", help="Put atoms into the cell; with --whole, molecules by centre."),
+    ] = False,
+    frame_interval: FrameInterval = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Convert, join and cut trajectories, for ASE, MDAnalysis, VMD, GROMACS and others."""
+    from mdgraph.io.conversion import JoinedTrajectory, convert_trajectory, topology_beside
+    from mdgraph.io.conversion import check_target as check_writable
+    from mdgraph.runs.folder import trajectory_file
+    from mdgraph.selection import select_atoms
+
+    *runs, target = files
+    if not runs:
+        raise InputError("One path is given; give the runs to read, then the file to write.")
+    sources = [trajectory_file(run) for run in runs]
+    check_writable(target, sources, overwrite=overwrite)
+    with JoinedTrajectory(sources, frame_interval) as joined:
+        system = joined.system(0)
+        atoms = None if select is None else select_atoms(select, system)
+        start, end, count = convert_trajectory(
+            joined,
+            target,
+            first=first,
+            last=last,
+            stride=stride,
+            atoms=atoms,
+            whole=whole,
+            wrap=wrap,
+            overwrite=overwrite,
+        )
+    size, topology = len(start.positions), topology_beside(target)
+    times = f"{1e-3 * start.time_fs:.6g} to {1e-3 * end.time_fs:.6g} ps"
+    names = f", names of atoms to {topology}" if topology is not None else ""
+    typer.echo(
+        printable(
+            f"{count} frame{'s' * (count != 1)} of {size} atom{'s' * (size != 1)}, {times}, "
+            f"written to {target}{names}"
+        )
+    )
+
+
+def analyse(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders of runs, or trajectories as .h5md, .extxyz or .traj, which are joined.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="New folder for report.html and tables.")] = Path(
+        "mdgraph-analysis"
+    ),
+    only: Annotated[
+        str | None,
+        typer.Option(
+            help="Some of energies, density, rdf, msd, vacf, spectrum, bonds, angles, rmsd, as in "
+            "rdf,msd; without it, all that the frames permit.",
+            show_default=False,
+        ),
+    ] = None,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            help="Atoms to analyse, in the first frame: 'element O', 'resname LIG', 0-5.",
+            show_default=False,
+        ),
+    ] = None,
+    first: Annotated[
+        int, typer.Option(help="First frame, from 0 on; negative numbers count from the end.")
+    ] = 0,
+    last: Annotated[int, typer.Option(help="Last frame, which is analysed too.")] = -1,
+    stride: Annotated[int, typer.Option(min=1, help="Analyse every so many frames.")] = 1,
+    rdf_range: Annotated[
+        float | None,
+        typer.Option(
+            "--rdf-range-A",
+            help="Longest distance of rdf; without it, half of the cell, but at most 10 A.",
+            show_default=False,
+        ),
+    ] = None,
+    rdf_bins: Annotated[
+        int | None,
+        typer.Option(
+            "--rdf-bins",
+            min=1,
+            max=100_000,
+            help="Number of bins of rdf; without it, bins are 0.05 A wide.",
+            show_default=False,
+        ),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Lags of msd and vacf, in frames; without it, a tenth of the frames for msd, and "
+            "2 ps for vacf and spectrum.",
+            show_default=False,
+        ),
+    ] = None,
+    spacing: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Frames from one time origin to the next, a divisor of --window.",
+            show_default=False,
+        ),
+    ] = None,
+    frame_interval: FrameInterval = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the analysis in --out.")
+    ] = False,
+) -> None:
+    """Analyse trajectories: structure, diffusion, spectrum and averages, as a page and CSV."""
+    from mdgraph.runs.analyse.report import AnalysisOptions, words_of
+    from mdgraph.runs.analyse.report import analyse as write_analysis
+
+    options = AnalysisOptions(
+        only=None if only is None else words_of(only),
+        select=select,
+        first=first,
+        last=last,
+        stride=stride,
+        rdf_range=rdf_range,
+        rdf_bins=rdf_bins,
+        window=window,
+        spacing=spacing,
+        frame_interval_fs=frame_interval,
+    )
+    typer.echo(printable(write_analysis(runs, out, options, overwrite=overwrite), 1000))
 
 
 def _numbers(text: str, option: str) -> list[list[float]]:
