@@ -311,8 +311,8 @@ def free_energy(
     ] = False,
 ) -> None:
     """Make free energy profiles of umbrella windows, metadynamics or unbiased runs."""
-    from mdgraph.runs.analyse.free_energy import FreeEnergyOptions
     from mdgraph.runs.analyse.free_energy import free_energy as write_profile
+    from mdgraph.runs.analyse.profiles import FreeEnergyOptions
 
     if not runs and windows is None:
         raise InputError("Give the folders of runs, a COLVAR or HILLS, or --windows FILE.")
