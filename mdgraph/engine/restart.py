@@ -36,7 +36,9 @@ def save_restart(simulation: Simulation, path: str | Path) -> None:
     Raises:
         FileError: the file cannot be written; an older one stays intact.
     """
-    tensors = _tensors(simulation) | _division(simulation)
+    # Potentials of one cutoff have one list and one tensor of planes, which a file holds twice.
+    planes = {name: value.clone() for name, value in _division(simulation).items()}
+    tensors = _tensors(simulation) | planes
     for name in ("numbers", "masses", "fixed", "pbc", "charge"):
         tensors[name] = getattr(simulation.state, name)
     record = {

@@ -293,6 +293,22 @@ def test_ranks_run_and_go_on_with_others(processes: Any, tmp_path: Path) -> None
     np.testing.assert_allclose(last_positions(out), last_positions(tmp_path / "whole"), atol=1e-6)
 
 
+def test_potentials_of_one_cutoff_have_their_planes_twice_in_a_checkpoint(
+    processes: Any, tmp_path: Path
+) -> None:
+    """They share a neighbor list, and with it the planes between the domains of ranks."""
+    out, name = tmp_path / "run", "water-pbe0-small"
+    words = ("md", WATER, "--potential", name, "--inner-potential", name, "--inner-steps", 2)
+    more = ("--out", out, "--domains", 2, "--steps", 4, "--trajectory-interval", 4)
+    for status, _, said in map(finished, two_ranks(processes, *words, *more)):
+        assert status == 0, said
+    tensors = load_file(out / "checkpoint.safetensors")
+    first, second = (tensors[key] for key in sorted(tensors) if key.startswith("division."))
+    np.testing.assert_array_equal(first, second)
+    resume(out, {"steps": 8, "domains": "1"})
+    assert restart_step(out / "checkpoint.safetensors") == 8
+
+
 CARDS = """
 import sys
 from mdgraph.decomposition import exchange
