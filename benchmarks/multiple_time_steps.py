@@ -11,7 +11,7 @@ leaves no time for is not begun, and one that it cuts off in its second half is 
 leaves its last structures in FILE.*.failed.extxyz. Rows of heavy hydrogens (--hydrogen-mass 3.024)
 go into the same file: averages do not depend on masses. The bath is stochastic velocity rescaling,
 which leaves the balance between elements alone and lets energies decorrelate fast; --bath langevin
-takes friction.
+takes friction. --pressure has the cell follow a pressure by stochastic cell rescaling.
 
 --replicas 16 takes so many systems at a time, each with a start of its own, which all rows share;
 errors come from their scatter. Averages do not depend on friction either, so --reference-friction
@@ -24,12 +24,15 @@ shared.
     U               mean potential energy, over half of kT a degree of freedom
     X-H             width of the distribution of the lengths of bonds to hydrogen
     g               RMS of the difference of g(r) of the most common heavy element with itself
+    V, var V        volume of the cell and its variance
+    T cell          -<(P_int - P)(V - <V>)> / k, which is the bath's temperature too: the
+                    configurational temperature of the volume
 
 are differences to the reference, in percent but for g, with two standard errors, and values where
 no row is the reference. Both temperatures of an element are the bath's in a canonical ensemble,
 whatever the potential (ElementTemperatures), so brackets have differences to that, without the
 errors of the reference. A row passes a check if the difference and two errors lie within its limit
-(1 % and 0.02), fails if they lie beyond it, and is too short (?) otherwise. Gains are over the
+(1 %, 10 % of var V, and 0.02), fails if they lie beyond it, and is too short (?) otherwise. Gains are over the
 longest plain step of the same masses that fails none. Speeds are those of runs that record nothing.
 Effective samples are the variance of the potential energy over its blocked error, squared; a second
 is one of bare steps where they were timed, else of the whole row.
@@ -61,6 +64,7 @@ from mdgraph.engine import (
     Integrator,
     LangevinMiddle,
     Simulation,
+    StochasticCellRescaling,
     StochasticVelocityRescaling,
     repartitioned,
 )
@@ -71,7 +75,7 @@ from mdgraph.io.files import write_atomically
 from mdgraph.io.structures import read_system, read_systems, to_ase
 from mdgraph.precision import PRECISIONS
 from mdgraph.system import System
-from mdgraph.units import BOLTZMANN, SYMBOLS
+from mdgraph.units import BAR, BOLTZMANN, SYMBOLS
 
 Array = NDArray[np.float64]
 
@@ -90,6 +94,9 @@ TWO: Final = {
 PERCENT: Final = 1.0
 DISTANCE: Final = 0.02
 """Limits of the checks in percent, and of the RMS of g(r)."""
+
+VARIANCE: Final = 10.0
+"""Limit in percent of the variance of the volume."""
 
 BOND: Final = 1.3
 """A, longest bond to hydrogen at the start."""
@@ -141,7 +148,10 @@ class Samples:
     bonds: tuple[NDArray[np.int64], NDArray[np.int64]]
     reach: float
     start: int
+    cell_varies: bool = False
     energy: dict[int, Array] = field(default_factory=dict)
+    volume: dict[int, Array] = field(default_factory=dict)
+    virial: dict[int, Array] = field(default_factory=dict)
     width: dict[int, Array] = field(default_factory=dict)
     pairs: dict[int, Array] = field(default_factory=dict)
 
@@ -154,6 +164,10 @@ class Samples:
         places = state.places().view(len(cell), -1, 3)
         periodic = bool(state.pbc.all())
         self.energy[simulation.step] = state.energy.double().cpu().numpy()
+        if self.cell_varies:
+            self.volume[simulation.step] = torch.linalg.det(cell).abs().cpu().numpy()
+            trace = state.virial.double().diagonal(dim1=-2, dim2=-1).sum(-1)
+            self.virial[simulation.step] = trace.cpu().numpy()
         if len(self.bonds[0]):
             hydrogens, heavy = self.bonds
             lengths = distances(places[:, hydrogens], places[:, heavy], cell, periodic)
@@ -229,6 +243,20 @@ def statistic(means: Array, errors: Array) -> dict[str, Any]:
     return {"value": float(means.mean()), "error": float(error), "systems": means.tolist()}
 
 
+def volumes_of(samples: Samples, degrees: float, kelvin: float, pressure: float) -> dict[str, Any]:
+    """Mean, variance and temperature of the volume, of a pressure in eV/A^3."""
+    volumes, traces = (np.array(list(one.values())) for one in (samples.volume, samples.virial))
+    apart = volumes - volumes.mean()
+    inner = (degrees * BOLTZMANN * kelvin + traces) / (3.0 * volumes)
+    series = {
+        "V": volumes,
+        "var V": apart**2,
+        "T cell": (pressure - inner) * apart / BOLTZMANN,
+    }
+    means = {name: mean_of(dict(enumerate(own))) for name, own in series.items()}
+    return {name: statistic(*own[:2]) for name, own in means.items() if own is not None}
+
+
 def distribution_of(series: Sequence[Array]) -> dict[str, Any]:
     """Mean of rows (S, bins) and the variance of that mean: from the systems, or ten blocks."""
     rows = np.array(series)
@@ -250,6 +278,8 @@ def key_of(mass: float | None, steps: Steps) -> str:
 
 def bath_text(options: argparse.Namespace) -> str:
     """The bath of all rows, and that of the reference where it is another."""
+    if options.pressure is not None:
+        return f"stochastic cell rescaling, {options.pressure:g} bar"
     if options.bath != "langevin":
         return "bussi"
     own = options.reference_friction
@@ -400,6 +430,10 @@ class Bench:
             if mass is None and steps == Steps(REFERENCE):
                 friction = options.reference_friction or friction
             bath = LangevinMiddle(steps.timestep, options.temperature, friction)
+        if options.pressure is not None:
+            bath = StochasticCellRescaling(
+                steps.timestep, options.temperature, options.pressure * BAR, tau=TAU
+            )
         gc.collect()  # graphs of the simulation before
         if steps.inner > 1:
             more |= {"inner_potential": options.small, "inner_steps": steps.inner}
@@ -474,6 +508,7 @@ class Bench:
         count = max(10, round(options.ps * 1e3 / (every * steps.timestep))) * every
         skipped = round(EQUILIBRATION * count / every) * every
         samples = samples_of(start[0], every, skipped)
+        samples.cell_varies = options.pressure is not None
         temperatures = ElementTemperatures(every=every, start=skipped)
         simulation = self.simulation(start, mass, steps, observe=[temperatures])
         simulation.reporters.append(samples)
@@ -505,6 +540,9 @@ class Bench:
             for short, name in (("kin", "kinetic"), ("conf", "configurational")):
                 each = [result.of(element, name, system) for system in range(len(start))]
                 found[f"T {short} {element}"] = statistic(*np.array(each).T)
+        if samples.cell_varies:
+            pressure = options.pressure * BAR
+            found |= volumes_of(samples, float(degrees), options.temperature, pressure)
         if samples.pairs:
             found["g"] = distribution_of(list(samples.pairs.values()))
         seconds = time.perf_counter() - began
@@ -525,11 +563,12 @@ class Bench:
 
 
 def keep(path: Path, simulation: Simulation, systems: Sequence[System]) -> None:
-    """Writes where the atoms of equal systems are."""
+    """Writes where the atoms of equal systems are, and their cells."""
     places = simulation.state.places().cpu().numpy().reshape(len(systems), -1, 3)
+    cells = simulation.state.cell.double().cpu().numpy()
     frames = [
-        to_ase(system.replace(positions=own, velocities=None))
-        for system, own in zip(systems, places, strict=True)
+        to_ase(system.replace(positions=own, cell=cell, velocities=None))
+        for system, own, cell in zip(systems, places, cells, strict=True)
     ]
     ase.io.write(path, frames)
 
@@ -571,7 +610,8 @@ def verdicts(
         unit = 100.0 if name == "U" else 100.0 / other["value"]
         error = math.hypot(own["error"], other["error"])
         difference = unit * (own["value"] - other["value"])
-        checks[name] = Verdict(difference, abs(2.0 * unit * error), PERCENT)
+        limit = VARIANCE if name == "var V" else PERCENT
+        checks[name] = Verdict(difference, abs(2.0 * unit * error), limit)
         if bath is not None and name.startswith("T "):
             unit = 100.0 / bath
             difference, error = unit * (own["value"] - bath), unit * own["error"]
@@ -722,7 +762,12 @@ def value_text(name: str, value: Any) -> str:
     """A value of the reference, of which others have differences."""
     if name == "g":
         return "0"
-    unit, form = {"U": ("", ".3f"), "X-H": (" Å", ".4f")}.get(name, (" K", ".1f"))
+    unit, form = {
+        "U": ("", ".3f"),
+        "X-H": (" Å", ".4f"),
+        "V": (" Å³", ".1f"),
+        "var V": (" Å⁶", ".0f"),
+    }.get(name, (" K", ".1f"))
     return f"{value['value']:{form}} ± {2.0 * value['error']:{form}}{unit}"
 
 
@@ -799,6 +844,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=300.0, help="K")
     parser.add_argument("--bath", default="bussi", choices=("bussi", "langevin"))
     parser.add_argument("--friction", type=float, default=1.0, help="1/ps, of langevin")
+    parser.add_argument("--pressure", type=float, help="bar, that the cell follows")
     parser.add_argument("--reference-friction", type=float, help="1/ps, of the reference alone")
     parser.add_argument("--replicas", type=int, default=1, help="systems at a time")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a timing; 0: no timings")
@@ -808,7 +854,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", type=device_argument, default="auto")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--join", type=Path, nargs="+", help="files to join, with their .json")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.pressure is not None and options.bath == "langevin":
+        parser.error("--pressure has the bath bussi")
+    return options
 
 
 def main() -> None:

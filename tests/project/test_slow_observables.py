@@ -71,6 +71,26 @@ def test_pairs_have_the_errors_of_their_differences(module: ModuleType) -> None:
     assert errors[1] == pytest.approx(200.0 * 0.004 * 2.0**0.5 / 8.0 / 0.1, rel=0.3)
 
 
+def test_what_temperatures_of_pairs_differ_by_is_no_difference(module: ModuleType) -> None:
+    """Replicas of higher energy move faster; of a pair, the colder one does."""
+    rng = np.random.default_rng(8)
+    mean, common = 300.0 + 9.0 * rng.normal(size=48), 0.02 * rng.normal(size=48)
+    apart = 6.0 * rng.normal(size=48) - 2.0
+    rows = []
+    for text, factor, side in (("1", 1.0, -0.5), ("1.4x3", 1.02, 0.5)):
+        noise = 0.002 * rng.normal(size=48)
+        own = factor * 0.1 + 0.0025 * (mean - 300.0) + common - 0.005 * side * apart + noise
+        values = {"D": own, "kelvin": mean + side * apart}
+        rows.append(pooled(module, text, **values, rise=np.zeros(48), gain=np.zeros(48)))
+    cell = module.diffusion_table(rows, 300.0, True)[3].split("|")[-2].split()
+    unit = 100.0 / rows[0].values("D").mean()
+    error = 2.0 * unit * 0.002 * 2.0**0.5 / 48**0.5
+    assert float(cell[2]) == pytest.approx(error, rel=0.3)
+    assert float(cell[0]) == pytest.approx(0.002 * unit, abs=1.5 * error)
+    plain = unit * (rows[1].values("D") - rows[0].values("D")).mean()
+    assert plain > 5.0 * error
+
+
 @pytest.mark.parametrize("one", [True, False])
 def test_rows_begin_where_one_bath_ends(
     module: ModuleType,

@@ -115,6 +115,49 @@ def test_replicas_share_their_starts_and_commands_their_rows(
             assert name == "g" or found["error"] > 0.0
 
 
+def test_cells_that_follow_a_pressure_have_volumes_and_their_temperature(
+    printed: Callable[..., str], tiny_potential: Path, water_file: Path, tmp_path: Path
+) -> None:
+    options = [
+        *("multiple_time_steps", tiny_potential, tiny_potential, "--replicas", 3),
+        *("--structure", water_file, "--repeat", "1x1x1", "--out", tmp_path / "table"),
+        *("--plain", 0.5, "--two-steps", "0.25x2", "--ps", 0.01, "--every-fs", 0.5),
+        *("--equilibrate-ps", 0.002, "--seconds", 0, "--device", "cpu", "--pressure", 1.0),
+        *("--no-reference", "--keep-last"),
+    ]
+    text = printed(*options)
+    assert "stochastic cell rescaling, 1 bar" in text
+    record = json.loads((tmp_path / "table.json").read_text())
+    for key, one in record["rows"].items():
+        volumes = one["means"]["V"]["systems"]
+        last = read_systems(tmp_path / f"table.{key}.last.extxyz")
+        ends = [abs(np.linalg.det(system.cell)) for system in last]
+        np.testing.assert_allclose(volumes, ends, rtol=0.01)
+        assert len(set(ends)) == 3
+        assert one["means"]["var V"]["value"] > 0.0
+        assert np.isfinite(one["means"]["T cell"]["value"])
+    with pytest.raises(SystemExit):
+        printed(*options, "--bath", "langevin")
+
+
+def test_volumes_of_an_ideal_gas_have_the_temperature_of_the_bath(module: ModuleType) -> None:
+    """N + 1 is the exponent of the volume that the distribution of a gas of N atoms has."""
+    atoms, kelvin, pressure = 40, 300.0, 2e-4
+    kT = module.BOLTZMANN * kelvin
+    rng = np.random.default_rng(5)
+    volumes = rng.gamma(atoms + 1.0, kT / pressure, size=(20000, 4))
+    samples = SimpleNamespace(
+        volume=dict(enumerate(volumes)), virial=dict(enumerate(np.zeros_like(volumes)))
+    )
+    found = module.volumes_of(samples, 3.0 * atoms, kelvin, pressure)
+    mean = (atoms + 1.0) * kT / pressure
+    assert found["V"]["value"] == pytest.approx(mean, abs=4.0 * found["V"]["error"])
+    variance = (atoms + 1.0) * (kT / pressure) ** 2
+    assert found["var V"]["value"] == pytest.approx(variance, abs=4.0 * found["var V"]["error"])
+    assert found["T cell"]["value"] == pytest.approx(kelvin, abs=4.0 * found["T cell"]["error"])
+    assert found["T cell"]["error"] < 5.0
+
+
 def of_systems(module: ModuleType, systems: Any) -> dict[str, Any]:
     found: dict[str, Any] = module.statistic(np.array(systems), np.array(systems))
     return found
