@@ -32,10 +32,10 @@ are differences to the reference, in percent but for g, with two standard errors
 no row is the reference. Both temperatures of an element are the bath's in a canonical ensemble,
 whatever the potential (ElementTemperatures), so brackets have differences to that, without the
 errors of the reference. A row passes a check if the difference and two errors lie within its limit
-(1 %, 10 % of var V, and 0.02), fails if they lie beyond it, and is too short (?) otherwise. Gains are over the
-longest plain step of the same masses that fails none. Speeds are those of runs that record nothing.
-Effective samples are the variance of the potential energy over its blocked error, squared; a second
-is one of bare steps where they were timed, else of the whole row.
+(1 %, 10 % of var V, and 0.02), fails if they lie beyond it, and is too short (?) otherwise. Gains
+are over the longest plain step of the same masses that fails none. Speeds are those of runs that
+record nothing. Effective samples are the variance of the potential energy over its blocked error,
+squared; a second is one of bare steps where they were timed, else of the whole row.
 """
 
 import argparse

@@ -16,14 +16,14 @@ them, so D is told at the temperature of the bath: by a line through D and mean 
 of all replicas, whose slope all rows share. With --one-bath all rows of a seed begin at constant
 energy where a bath with the steps of the reference ends: replicas differ far more in D than two
 runs from one place and one set of velocities, so differences and errors are those of pairs, and
-what is compared is the dynamics alone, not the bath. Both of a pair
-have one energy, and the one that is colder by chance, with more potential energy, moves faster: by
-4 to 9 % a kelvin in water at 300 K, while D of replicas of many energies rises with temperature. So
-a line through differences in D and temperature of the pairs tells the one at equal temperatures. Limit: 8 %. A replica whose total energy
-changes by more than 1 eV has run away: it is left out, with its partner in pairs, the others go on,
-and a row of two time steps that has one fails. What the others gain is told in meV a replica and in
-kT/ns a degree of freedom: resonance, which no thermostat hides here. --against OTHER compares OTHER
-with LARGE, both with the first of --steps.
+what is compared is the dynamics alone, not the bath. Both of a pair have one energy, and the one
+that is colder by chance, with more potential energy, moves faster: by 4 to 9 % a kelvin in water at
+300 K, while D of replicas of many energies rises with temperature. So a line through differences in
+D and temperature of the pairs tells the one at equal temperatures. Limit: 8 %. A replica whose
+total energy changes by more than 1 eV has run away: it is left out, with its partner in pairs, the
+others go on, and a row of two time steps that has one fails. What the others gain is told in meV a
+replica and in kT/ns a degree of freedom: resonance, which no thermostat hides here. --against OTHER
+compares OTHER with LARGE, both with the first of --steps.
 
 **A dihedral**, four indices of atoms from 0 on: Langevin dynamics, -kT ln p of bins of --bins
 degrees. --without has another dihedral and two angles: samples in which it lies between them do not
@@ -392,9 +392,7 @@ def diffusion_table(rows: Sequence[Pooled], bath: float, paired: bool = False) -
         difference, unit = means[index] - means[0], 100.0 / means[0]
         if paired and index:
             unit = 100.0 / float(own[0].mean())
-            difference, error = difference_of_pairs(
-                own[index] - own[0], kelvin[index] - kelvin[0]
-            )
+            difference, error = difference_of_pairs(own[index] - own[0], kelvin[index] - kelvin[0])
         verdict = Verdict(unit * difference, 2.0 * unit * error, DIFFUSION)
         size = math.sqrt(len(own[index]))
         runs_away = " **runs away**" if lost[index] and row.steps.inner > 1 else ""
