@@ -1,4 +1,4 @@
-"""What two time steps do to the mean energy, from pairs of runs that share where they begin.
+"""What two time steps do to mean energy and pressure, from pairs of runs that begin alike.
 
     python benchmarks/energy_pairs.py LARGE SMALL --steps 1 1.25x4 --start FILE --out FILE
 
@@ -10,9 +10,12 @@ bonds and librations take their new means within one over the friction. So the d
 is known far better than that of two long runs. It is told from --first ps on, and of both halves of
 that, as what follows structures would still grow.
 
-U is the potential energy. Limit: 1 % of half of kT a degree of freedom. Errors are two standard
-errors over pairs. A row is written to FILE.json with its seed when it is done; --join takes such
-files and pools all their seeds.
+U is the potential energy. Limit: 1 % of half of kT a degree of freedom. The pressure is that of the
+virial, and of kT for the kinetic energy; times a --compressibility it is what a barostat's mean
+volume would change by, with a limit of 1 %. Structure parts more slowly and bonds forget faster
+with a higher --friction, on which no mean depends. Errors are two standard errors over pairs. A row
+is written to FILE.json with its seed when it is done; --join takes such files and pools all their
+seeds.
 """
 
 import argparse
@@ -31,23 +34,30 @@ from slow_observables import Bench, check, only_pairs, parser_of, print_table, s
 from mdgraph.engine import LangevinMiddle, Simulation
 from mdgraph.errors import SimulationError
 from mdgraph.system import System
-from mdgraph.units import BOLTZMANN
+from mdgraph.units import BAR, BOLTZMANN
 
 LIMIT: Final = 1.0
 """Percent."""
 
+COMPRESSIBILITY: Final = 4.5e-5
+"""1/bar, of water."""
+
 
 @dataclass
 class Energies:
-    """A Reporter of potential energies, eV, of S equal systems."""
+    """A Reporter of potential energies, eV, and traces of the virial, eV, of S equal systems."""
 
     interval: int
     values: list[Array] = field(default_factory=list)
+    traces: list[Array] = field(default_factory=list)
 
     def report(self, simulation: Simulation) -> None:
         """See Reporter."""
         if simulation.step:
-            self.values.append(simulation.state.energy.double().cpu().numpy())
+            state = simulation.state
+            self.values.append(state.energy.double().cpu().numpy())
+            traces = state.virial.double().diagonal(dim1=-2, dim2=-1).sum(-1)
+            self.traces.append(traces.cpu().numpy())
 
 
 class EnergyBench(Bench):
@@ -66,7 +76,10 @@ class EnergyBench(Bench):
         return steps
 
     def made(self, steps: Steps) -> dict[str, Any] | None:
-        """Energies (ps, replicas), eV, of each picosecond; None if time was too short."""
+        """Energies, eV, and pressures, bar, (ps, replicas) of each picosecond.
+
+        None if time was too short.
+        """
         options, began = self.options, time.perf_counter()
         energies = Energies(self.every(steps))
         try:
@@ -86,14 +99,20 @@ class EnergyBench(Bench):
             print(f"No time was left for {steps.text()} fs.", flush=True)
             return None
         edges = np.round(np.arange(whole + 1) / spacing).astype(int)
+        spans = list(itertools.pairwise(edges))
         values = np.array(energies.values)
+        degrees = float(simulation.degrees_of_freedom[0])
+        ideal = degrees * BOLTZMANN * options.temperature
+        unit = 3.0 * BAR * float(np.abs(np.linalg.det(self.start[0].cell)))
+        pressures = (ideal + np.array(energies.traces)) / unit if unit else None
         seconds = time.perf_counter() - began
         print(f"{steps.text()} fs: {whole} ps in {seconds:.0f} s", flush=True)
         return {
             "conditions": conditions(options.device, options.precision),
             "atoms": len(self.start[0]),
-            "degrees": float(simulation.degrees_of_freedom[0]),
-            "U": [values[a:b].mean(0).tolist() for a, b in itertools.pairwise(edges)],
+            "degrees": degrees,
+            "U": [values[a:b].mean(0).tolist() for a, b in spans],
+            "P": [pressures[a:b].mean(0).tolist() for a, b in spans] if unit else None,
             "seconds": seconds,
         }
 
@@ -101,7 +120,9 @@ class EnergyBench(Bench):
         return LangevinMiddle(steps.timestep, self.options.temperature, self.options.friction)
 
 
-def table_of(records: Sequence[Mapping[str, Any]], first: int) -> str:
+def table_of(
+    records: Sequence[Mapping[str, Any]], first: int, compressibility: float = COMPRESSIBILITY
+) -> str:
     """All rows of records with equal conditions, as differences to the first row."""
     about = records[0]["about"]
     rows: dict[str, list[Mapping[str, Any]]] = {}
@@ -112,7 +133,12 @@ def table_of(records: Sequence[Mapping[str, Any]], first: int) -> str:
     done = {text: runs for text, runs in rows.items() if runs and text not in failed}
     lines = [f"{text} fs fails." for text in failed]
     if len(done) > 1:
-        lines = [*differences(done, first, about["temperature_K"]), *lines]
+        lines = [
+            *differences(done, first, about["temperature_K"]),
+            "",
+            *pressures_of(done, first, compressibility),
+            *lines,
+        ]
     told = ", ".join(f"{name} {value}" for name, value in about.items())
     where = hardware([run["conditions"] for runs in done.values() for run in runs])
     return "\n".join([f"{told}. {where}.", "", *lines, ""])
@@ -135,10 +161,9 @@ def differences(
     for text in others:
         change, steps = values[text] - values[reference], steps_of(text)
         means = [change[begin:end].mean(0) for begin, end in parts]
-        count = len(means[0])
-        errors = [2.0 * float(mean.std(ddof=1)) / count**0.5 for mean in means]
+        errors = [with_error(mean)[1] for mean in means]
         own = 1e3 / one["atoms"]
-        cells = [steps.text(), f"{steps.outer:g}", f"{count}"]
+        cells = [steps.text(), f"{steps.outer:g}", f"{len(means[0])}"]
         cells.append(f"{own * means[0].mean():+.2f} ± {own * errors[0]:.2f}")
         cells += [
             Verdict(unit * float(mean.mean()), unit * error, LIMIT).text("+.2f")
@@ -154,10 +179,47 @@ def differences(
     return lines
 
 
+def with_error(values: Array) -> tuple[float, float]:
+    """Mean and two standard errors."""
+    return float(values.mean()), 2.0 * float(values.std(ddof=1)) / len(values) ** 0.5
+
+
+def pressures_of(
+    rows: Mapping[str, Sequence[Mapping[str, Any]]], first: int, compressibility: float
+) -> list[str]:
+    """The lines of a table of pressures; none where a run has none."""
+    if any(run.get("P") is None for runs in rows.values() for run in runs):
+        return []
+    values = {
+        text: np.concatenate([run["P"] for run in runs], 1)[first:].mean(0)
+        for text, runs in rows.items()
+    }
+    reference, *others = values
+    lines = [
+        "| step, fs | outer, fs | pressure, bar | difference, bar | of the volume, % |",
+        "|" + " --- |" * 5,
+    ]
+    for text in (reference, *others):
+        own, change, steps = values[text], values[text] - values[reference], steps_of(text)
+        cells = [steps.text(), f"{steps.outer:g}", "{:.0f} ± {:.0f}".format(*with_error(own))]
+        if text == reference:
+            cells += ["", "reference"]
+        else:
+            difference, error = with_error(change)
+            unit = 100.0 * compressibility
+            verdict = Verdict(unit * difference, unit * error, LIMIT)
+            cells += [f"{difference:+.0f} ± {error:.0f}", verdict.text("+.2f")]
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
 def arguments() -> argparse.Namespace:
     parser = parser_of(__doc__.splitlines()[0])
     parser.set_defaults(ps=8.0)
     parser.add_argument("--first", type=int, default=1, help="ps that are left out")
+    parser.add_argument(
+        "--compressibility", type=float, default=COMPRESSIBILITY, help="1/bar, of volumes"
+    )
     options = parser.parse_args()
     check(parser, options)
     if options.ps < options.first + 2:
@@ -168,7 +230,11 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Makes the rows that are missing, and prints the table."""
     options = arguments()
-    print_table(EnergyBench, options, lambda records: table_of(records, options.first))
+    print_table(
+        EnergyBench,
+        options,
+        lambda records: table_of(records, options.first, options.compressibility),
+    )
 
 
 if __name__ == "__main__":

@@ -41,6 +41,26 @@ def test_what_pairs_share_is_no_error(module: ModuleType) -> None:
     assert alone == pytest.approx(200.0 * shared.std(ddof=1) * (2.0 / 64) ** 0.5, rel=0.05)
 
 
+def test_pressures_of_pairs_are_told_as_volumes(module: ModuleType) -> None:
+    rng = np.random.default_rng(4)
+    shared = 2000.0 * rng.normal(size=(1, 64))
+    rows = {
+        text: [{"P": (shared + more + 300.0 * rng.normal(size=(9, 64))).tolist()}]
+        for text, more in (("1", 50.0), ("1.4x3", 150.0))
+    }
+    lines = module.pressures_of(rows, 1, 4.5e-5)
+    cells = [cell.split() for cell in lines[3].split("|")[1:-1]]
+    assert cells[0] == ["1.4", "x", "3"]
+    error = 2.0 * 300.0 * (2.0 / 8 / 64) ** 0.5
+    assert float(cells[3][2]) == pytest.approx(error, rel=0.4)
+    assert float(cells[3][0]) == pytest.approx(100.0, abs=2.0 * error)
+    assert float(cells[4][0]) == pytest.approx(4.5e-3 * float(cells[3][0]), abs=0.01)
+    assert float(cells[2][2]) > 5.0 * error
+    assert len(cells[4]) == 3  # it passes
+    rows["1"][0]["P"] = None
+    assert module.pressures_of(rows, 1, 4.5e-5) == []
+
+
 def test_rows_begin_at_one_place_and_are_joined(
     printed: Callable[..., str],
     module: ModuleType,
@@ -72,7 +92,9 @@ def test_rows_begin_at_one_place_and_are_joined(
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert list(rows) == ["4", "2x2", "2.4x2"]
     assert all(np.shape(seeds["0"]["U"]) == (2, 3) for seeds in rows.values())
+    assert all(np.shape(seeds["0"]["P"]) == (2, 3) for seeds in rows.values())
     assert "| 2.4 x 2 | 4.8 | 3 |" in text
+    assert "pressure, bar" in text
     monkeypatch.setattr(module.EnergyBench, "made", None)
     assert text.endswith(printed(*options))
     file = tmp_path / "table.json"

@@ -355,14 +355,16 @@ def test_the_document_is_followed(
     shorter = {
         "[300, 350, 450], trajectories: 4, frames: 600, interval: 50": "[300], trajectories: 2, "
         "frames: 4, interval: 2",
-        "earlier_steps: 6000\nsteps: 24000": "rounds: 1\nsteps: 2\nvalidations: 1\ndevice: cpu",
-        "temperatures --time-ps 10": "temperatures:8 --steps 8 --no-check --log-interval 8",
+        "earlier_steps: 2000\nsteps: 10000": "rounds: 1\nsteps: 2\nvalidations: 1\ndevice: cpu",
+        "temperatures --time-ps 10": "temperatures:12 --steps 12 --no-check --log-interval 12",
         "run(80)": "run(8)",
     }
     follow(PAGE, tmp_path, mdgraph_command, shorter)
     record = json.loads((tmp_path / "two-steps" / "run.json").read_text())
     assert record["configuration"]["inner_steps"] == 4
     assert "configurational_K" in (tmp_path / "two-steps" / "temperatures.csv").read_text()
+    heavy = json.loads((tmp_path / "heavy" / "run.json").read_text())["configuration"]
+    assert (heavy["timestep_fs"], heavy["inner_steps"], heavy["hydrogen_mass_amu"]) == (1.4, 3, 3.0)
 
 
 @pytest.mark.parametrize(
