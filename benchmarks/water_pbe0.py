@@ -6,7 +6,7 @@
     python benchmarks/water_pbe0.py taught clusters.extxyz
     python benchmarks/water_pbe0.py add set.h5 split.json clusters.extxyz --copies 4 --as-labelled
     python benchmarks/water_pbe0.py liquid water.h5 water.json --out liquid.npz [--potential NAME]
-        [--kelvin 330 300] [--ps 321] [--pictures FOLDER]
+        [--kelvin 330 300] [--starts 5] [--ps 321] [--pictures FOLDER]
 
 `make` runs the commands in the head of references.yaml, one after the other: data, four trainings,
 the potential in OUT/potentials/water. FOLDER of --data holds water_pbe0/train.extxyz.gz. What is
@@ -26,11 +26,12 @@ references.yaml fits the energies of the liquid alone in the end.
 on grids and at random, and pairs from 1 A apart. With --as-labelled `add` leaves energies as they
 are, since frames of the liquid are labelled by the same potential.
 
-`liquid` runs five starts at each temperature, 64 molecules each, with stochastic velocity
+`liquid` runs some starts at each temperature, 64 molecules each, with stochastic velocity
 rescaling and steps of 1 fs, and compares g_OO with that of all frames: the first peak and the
-first minimum with standard errors over starts, and of the frames over eight groups of them. RMS
-deviations are of the bins beyond 2.4 A; of frames a bin has a standard error too, so no run comes
-nearer than that.
+first minimum with standard errors over starts, and of the frames over eight stretches of their
+recovered time. RMS distances are of the bins beyond 2.4 A. Scatter of frames and starts alone makes
+two equal liquids differ; what is beyond it is the root of the mean square less both variances of
+bins, with an interval of 95 % by bootstrap over stretches and starts.
 With an --out that is there already, it only prints and draws.
 """
 
@@ -38,7 +39,8 @@ import argparse
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,7 @@ from mdgraph.data import (
     read_split,
     write_dataset,
 )
+from mdgraph.data.splits import recovered_order
 from mdgraph.engine import Calculation, RadialDistributions, Simulation, StochasticVelocityRescaling
 from mdgraph.errors import InputError
 from mdgraph.io.files import write_atomically
@@ -74,9 +77,13 @@ HIGHEST = 6.0
 """eV above molecules at rest; frames beyond are left out."""
 VAPORIZATION = 0.43
 """eV a molecule."""
-STARTS, WARM_FS, EVERY, GROUPS = 5, 10_000, 20, 8
+WARM_FS, EVERY, STRETCHES = 10_000, 20, 8
 RANGE, BINS = 5.0, 100
 """Of g_OO: A, and how many."""
+COMPARED_FROM = 2.4
+"""A; nearer bins are not compared."""
+DRAWS = 10_000
+"""Of a bootstrap."""
 
 
 def molecule(first: float, second: float, degrees: float) -> Array:
@@ -315,7 +322,7 @@ def _full(word: str, data: Path) -> str:
 def liquid(options: argparse.Namespace) -> None:
     """Runs what is not there, prints peaks and minima, and draws."""
     with open_dataset(options.data) as dataset:
-        frames = list(dataset.frames(np.arange(len(dataset))))
+        frames = [dataset.frame(number) for number in recovered_order(dataset)]
         starts = _starts(dataset, options)
     if not options.out.exists():
         write_atomically(options.out, lambda path: _save(path, run(starts, options)))
@@ -326,39 +333,87 @@ def liquid(options: argparse.Namespace) -> None:
                 f"{options.out} is of --kelvin {' '.join(map(str, record['kelvin']))}; give these, "
                 "or another --out."
             )
-    groups = np.array([g_oo(part) for part in _groups(frames)])
-    rows = {"frames": (g_oo(frames), groups)}
+    stretches = np.array([g_oo(part) for part in _stretches(frames)])
+    rows = {"frames": (g_oo(frames), stretches)}
     for kelvin, own in zip(options.kelvin, value, strict=True):
         rows[f"{kelvin:g} K"] = (own.mean(0), own)
     centres = (np.arange(BINS) + 0.5) * RANGE / BINS
     print(f"{len(value[0])} starts of {ps:.0f} ps each; bins of {RANGE / BINS:g} A")
     for name, (mean, parts) in rows.items():
         peak, low = int(mean.argmax()), int(mean.argmax() + mean[mean.argmax() :][:30].argmin())
-        heights = parts.max(axis=1)
-        away, own = (
-            np.sqrt(np.square(value)[centres > 2.4].mean())
-            for value in (mean - rows["frames"][0], parts.std(axis=0, ddof=1) / len(parts) ** 0.5)
-        )
         print(
-            f"{name}: first peak {mean[peak]:.3f} +- {_error(heights):.3f} at {centres[peak]:.2f} A"
-            f", minimum {mean[low]:.3f} +- {_error(parts[:, low]):.3f}, {away:.3f} RMS from frames"
-            f"; standard error of a bin {own:.3f} RMS"
+            f"{name}: first peak {mean[peak]:.3f} +- {_error(parts.max(axis=1)):.3f} at "
+            f"{centres[peak]:.2f} A, minimum {mean[low]:.3f} +- {_error(parts[:, low]):.3f}"
         )
-        if options.pictures and name != "frames":
+        if name == "frames":
+            continue
+        for together in (1, 2):
+            print(f"  bins of {together * RANGE / BINS:g} A: {_told(parts, stretches, together)}")
+        if options.pictures:
             path = options.pictures / f"picture-{name.replace(' ', '')}.png"
             path.write_bytes(_picture(centres, name, rows))
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Between the means of two sets of curves, RMS over bins.
+
+    Attributes:
+        seen: of the two means.
+        of_scatter: what the standard errors of both make of two sets with equal means.
+        beyond: square of what is left, without bias, so it may be negative.
+        interval: of that square, 95 %.
+    """
+
+    seen: float
+    of_scatter: float
+    beyond: float
+    interval: tuple[float, float]
+
+
+def distance(first: Array, second: Array, draws: int = DRAWS, seed: int = 1) -> Distance:
+    """How far two sets of independent curves, (sets, bins), are apart, by basic bootstrap."""
+    random = np.random.default_rng(seed)
+    apart = first.mean(0) - second.mean(0)
+    moved = np.zeros((draws, len(apart)))
+    scatter = 0.0
+    for parts in (first, second):
+        count = len(parts)
+        scatter += float((parts.var(axis=0, ddof=1) / count).mean())
+        shares = random.multinomial(count, np.full(count, 1.0 / count), draws) / count
+        # Deviations from a mean of so few are too small by this much.
+        moved += shares @ (parts - parts.mean(0)) * (count / (count - 1)) ** 0.5
+    square = float(np.square(apart).mean())
+    beyond = square - scatter
+    errors = np.square(apart + moved).mean(1) - scatter - square
+    low, high = np.quantile(errors, (0.025, 0.975))
+    return Distance(square**0.5, scatter**0.5, beyond, (beyond - high, beyond - low))
+
+
+def _told(own: Array, frames: Array, together: int) -> str:
+    width = together * RANGE / BINS
+    coarse = [parts.reshape(len(parts), -1, together).mean(2) for parts in (own, frames)]
+    kept = (np.arange(BINS // together) + 0.5) * width > COMPARED_FROM
+    found = distance(*(parts[:, kept] for parts in coarse))
+    low, beyond, high = (
+        max(square, 0.0) ** 0.5 for square in (found.interval[0], found.beyond, found.interval[1])
+    )
+    return (
+        f"{found.seen:.4f} RMS from frames, of which scatter makes {found.of_scatter:.4f}; beyond "
+        f"scatter {beyond:.4f} ({low:.4f} to {high:.4f})"
+    )
+
+
+def _stretches(frames: list[LabelledFrame]) -> Iterator[list[LabelledFrame]]:
+    for part in np.array_split(np.arange(len(frames)), STRETCHES):
+        yield [frames[number] for number in part]
 
 
 def _error(values: Array) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def _groups(frames: list[LabelledFrame]) -> Iterator[list[LabelledFrame]]:
-    for part in np.array_split(np.arange(len(frames)), GROUPS):
-        yield [frames[number] for number in part]
-
-
-def g_oo(frames: list[LabelledFrame]) -> Array:
+def g_oo(frames: Sequence[LabelledFrame]) -> Array:
     """(BINS,) of frames in cubes, mean over them; normalized as `RadialDistributions`."""
     edges = np.linspace(0.0, RANGE, BINS + 1)
     shells = 4 * np.pi / 3 * np.diff(edges**3)
@@ -375,7 +430,7 @@ def g_oo(frames: list[LabelledFrame]) -> Array:
 
 def _starts(dataset: Dataset, options: argparse.Namespace) -> list[System]:
     train = read_split(options.split, dataset).train
-    chosen = np.sort(train)[:: max(1, len(train) // 8)][:STARTS]
+    chosen = np.sort(train)[:: max(1, len(train) // options.starts)][: options.starts]
     return [System(f.numbers, f.positions, f.cell, f.pbc) for f in dataset.frames(chosen)]
 
 
@@ -456,6 +511,7 @@ def main() -> None:
     one.add_argument("--out", type=Path, required=True)
     one.add_argument("--potential", default="water-pbe0")
     one.add_argument("--kelvin", type=float, nargs="+", default=[330.0, 300.0])
+    one.add_argument("--starts", type=int, default=5, help="at each temperature")
     one.add_argument("--ps", type=float, default=321.0, help="of each start, after 10 ps")
     one.add_argument("--pictures", type=Path, metavar="FOLDER")
     one.add_argument("--device", type=device_argument, default="auto")
