@@ -30,7 +30,7 @@ are, since frames of the liquid are labelled by the same potential.
 rescaling and steps of 1 fs, and compares g_OO with that of all frames: the first peak and the
 first minimum with standard errors over starts, and of the frames over eight stretches of their
 recovered time. RMS distances are of the bins beyond 2.4 A. Scatter of frames and starts alone makes
-two equal liquids differ; what is beyond it is the root of the mean square less both variances of
+two equal liquids differ; what lies beyond it is the root of the mean square less both variances of
 bins, with an interval of 95 % by bootstrap over stretches and starts.
 With an --out that is there already, it only prints and draws.
 """
@@ -361,8 +361,8 @@ class Distance:
     Attributes:
         seen: of the two means.
         of_scatter: what the standard errors of both make of two sets with equal means.
-        beyond: square of what is left, without bias, so it may be negative.
-        interval: of that square, 95 %.
+        beyond: the root of the difference of their squares; 0 if scatter makes more than is seen.
+        interval: of 95 %, of what lies beyond scatter.
     """
 
     seen: float
@@ -372,7 +372,11 @@ class Distance:
 
 
 def distance(first: Array, second: Array, draws: int = DRAWS, seed: int = 1) -> Distance:
-    """How far two sets of independent curves, (sets, bins), are apart, by basic bootstrap."""
+    """How far two sets of independent curves, (sets, bins), are apart.
+
+    The interval holds the distances, along the way from one mean to the other, at which bootstrap
+    over both sets makes neither more nor less than what is seen in all but 2.5 % of its draws.
+    """
     random = np.random.default_rng(seed)
     apart = first.mean(0) - second.mean(0)
     moved = np.zeros((draws, len(apart)))
@@ -384,10 +388,12 @@ def distance(first: Array, second: Array, draws: int = DRAWS, seed: int = 1) -> 
         # Deviations from a mean of so few are too small by this much.
         moved += shares @ (parts - parts.mean(0)) * (count / (count - 1)) ** 0.5
     square = float(np.square(apart).mean())
-    beyond = square - scatter
-    errors = np.square(apart + moved).mean(1) - scatter - square
-    low, high = np.quantile(errors, (0.025, 0.975))
-    return Distance(square**0.5, scatter**0.5, beyond, (beyond - high, beyond - low))
+    along, across = moved @ apart / (len(apart) * square**0.5), np.square(moved).mean(1)
+    true = np.linspace(0.0, 3.0 * (square + scatter) ** 0.5, 1000)
+    less = np.array([(one**2 + 2 * one * along + across <= square).mean() for one in true])
+    held = true[(less >= 0.025) & (less <= 0.975)]
+    interval = (float(held.min()), float(held.max())) if held.size else (0.0, 0.0)
+    return Distance(square**0.5, scatter**0.5, max(square - scatter, 0.0) ** 0.5, interval)
 
 
 def _told(own: Array, frames: Array, together: int) -> str:
@@ -395,12 +401,10 @@ def _told(own: Array, frames: Array, together: int) -> str:
     coarse = [parts.reshape(len(parts), -1, together).mean(2) for parts in (own, frames)]
     kept = (np.arange(BINS // together) + 0.5) * width > COMPARED_FROM
     found = distance(*(parts[:, kept] for parts in coarse))
-    low, beyond, high = (
-        max(square, 0.0) ** 0.5 for square in (found.interval[0], found.beyond, found.interval[1])
-    )
+    low, high = found.interval
     return (
         f"{found.seen:.4f} RMS from frames, of which scatter makes {found.of_scatter:.4f}; beyond "
-        f"scatter {beyond:.4f} ({low:.4f} to {high:.4f})"
+        f"scatter {found.beyond:.4f} ({low:.4f} to {high:.4f})"
     )
 
 
