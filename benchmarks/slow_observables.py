@@ -16,14 +16,15 @@ them, so D is told at the temperature of the bath: by a line through D and mean 
 of all replicas, whose slope all rows share. With --one-bath all rows of a seed begin at constant
 energy where a bath with the steps of the reference ends: replicas differ far more in D than two
 runs from one place and one set of velocities, so differences and errors are those of pairs, and
-what is compared is the dynamics alone, not the bath. Both of a pair have one energy, and the one
-that is colder by chance, with more potential energy, moves faster: by 4 to 9 % a kelvin in water at
-300 K, while D of replicas of many energies rises with temperature. So a line through differences in
-D and temperature of the pairs tells the one at equal temperatures. Limit: 8 %. A replica whose
-total energy changes by more than 1 eV has run away: it is left out, with its partner in pairs, the
-others go on, and a row of two time steps that has one fails. What the others gain is told in meV a
-replica and in kT/ns a degree of freedom: resonance, which no thermostat hides here. --against OTHER
-compares OTHER with LARGE, both with the first of --steps.
+what is compared is the dynamics alone, not the bath. Both of a pair begin with one energy, and the
+one that is colder by chance, with more potential energy, moves faster: by 4 to 9 % a kelvin in
+water at 300 K, while D of replicas of many energies rises with temperature. So a line through
+differences in D and in temperature of the pairs tells the one where temperatures differ by no more
+than what a row gains makes: half of the gain over kT a degree of freedom, the heat capacity of
+springs. Limit: 8 %. A replica whose total energy changes by more than 1 eV has run away: it is left
+out, with its partner in pairs, the others go on, and a row of two time steps that has one fails.
+What the others gain is told in meV a replica and in kT/ns a degree of freedom: resonance, which no
+thermostat hides here. --against OTHER compares OTHER with LARGE, both with the first of --steps.
 
 **A dihedral**, four indices of atoms from 0 on: Langevin dynamics, -kT ln p of bins of --bins
 degrees. --without has another dihedral and two angles: samples in which it lies between them do not
@@ -346,6 +347,15 @@ class Pooled:
         ]
         return np.concatenate(rates)
 
+    def warming(self) -> Array:
+        """K by which the replicas are hotter for what they gain, in the mean over the run."""
+        degrees = [3 * run["atoms"] - 3 for run in self.runs]
+        heats = [
+            0.5 * np.array(run["gain"], dtype=float) / (own * BOLTZMANN)
+            for run, own in zip(self.runs, degrees, strict=True)
+        ]
+        return np.concatenate(heats)
+
 
 def difference_of_pairs(change: Array, apart: Array) -> tuple[float, float]:
     """Where a line through changes of pairs and what their temperatures differ by meets zero."""
@@ -370,6 +380,7 @@ def diffusion_table(rows: Sequence[Pooled], bath: float, paired: bool = False) -
         for name in ("kelvin", "D", "rise", "gain")
     )
     rates = [row.gains(bath)[inside] for row, inside in zip(rows, held, strict=True)]
+    warming = [row.warming()[inside] for row, inside in zip(rows, held, strict=True)]
     around = [one - one.mean() for one in kelvin]
     moment = sum(float(one @ one) for one in around)
     slope = sum(float(one @ two) for one, two in zip(around, own, strict=True)) / moment
@@ -392,7 +403,9 @@ def diffusion_table(rows: Sequence[Pooled], bath: float, paired: bool = False) -
         difference, unit = means[index] - means[0], 100.0 / means[0]
         if paired and index:
             unit = 100.0 / float(own[0].mean())
-            difference, error = difference_of_pairs(own[index] - own[0], kelvin[index] - kelvin[0])
+            heat = warming[index] - warming[0]
+            apart_by = kelvin[index] - kelvin[0] - heat
+            difference, error = difference_of_pairs(own[index] - own[0], apart_by)
         verdict = Verdict(unit * difference, 2.0 * unit * error, DIFFUSION)
         size = math.sqrt(len(own[index]))
         runs_away = " **runs away**" if lost[index] and row.steps.inner > 1 else ""

@@ -80,8 +80,9 @@ def test_what_temperatures_of_pairs_differ_by_is_no_difference(module: ModuleTyp
     for text, factor, side in (("1", 1.0, -0.5), ("1.4x3", 1.02, 0.5)):
         noise = 0.002 * rng.normal(size=48)
         own = factor * 0.1 + 0.0025 * (mean - 300.0) + common - 0.005 * side * apart + noise
-        values = {"D": own, "kelvin": mean + side * apart}
-        rows.append(pooled(module, text, **values, rise=np.zeros(48), gain=np.zeros(48)))
+        gain = np.full(48, 0.1 * (side + 0.5))  # eV, of 1.02 K in the mean
+        values = {"D": own, "kelvin": mean + side * apart + 0.5 * gain / (573 * 8.617e-5)}
+        rows.append(pooled(module, text, **values, rise=np.zeros(48), gain=gain))
     cell = module.diffusion_table(rows, 300.0, True)[3].split("|")[-2].split()
     unit = 100.0 / rows[0].values("D").mean()
     error = 2.0 * unit * 0.002 * 2.0**0.5 / 48**0.5
