@@ -371,7 +371,7 @@ def test_the_document_is_followed(
     ("script", "count"),
     [
         ("multiple_time_steps", 10),
-        ("slow_observables", 3),
+        ("slow_observables", 4),
         ("energy_pairs", 1),
         ("bond_stiffness", 2),
     ],
