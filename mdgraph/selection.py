@@ -17,13 +17,11 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from mdgraph.arguments import shown
 from mdgraph.errors import InputError, name_some, printable, similar_names
-from mdgraph.neighbors.geometry import complete_cell
-from mdgraph.system import System
+from mdgraph.system import System, completed_cell
 from mdgraph.units import SYMBOLS
 
 KEYWORDS: Final = ("index", "element", "name", "resname", "around", "prop", "all", "not")
@@ -453,8 +451,7 @@ def _are_near(system: System, centers: _Mask, others: _Mask, distance: float) ->
     """Whether each of the other atoms is within a distance (A) of an image of a centre."""
     if not centers.any() or not others.any():
         return np.zeros(int(others.sum()), dtype=bool)
-    cell, pbc = torch.tensor(system.cell)[None], torch.tensor(system.pbc)[None]
-    vectors = complete_cell(cell, pbc)[0].numpy()
+    vectors = completed_cell(system.cell, system.pbc)
     inverse = np.linalg.inv(vectors)
     fractional = system.positions @ inverse
     fractional -= np.where(system.pbc, np.floor(fractional), 0.0)

@@ -603,6 +603,29 @@ def make_whole(
     return moved
 
 
+def completed_cell(cell: Array, pbc: NDArray[np.bool_]) -> Array:
+    """The cell (3, 3), A, with unit vectors normal to all others where it is not periodic.
+
+    On the host as `mdgraph.neighbors.geometry.complete_cell` does on a device.
+    """
+    if pbc.all():
+        return cell
+    complete = np.eye(3)
+    complete[pbc] = cell[pbc]
+    missing = np.flatnonzero(~pbc)
+    if len(missing) == 2:
+        direction = complete[pbc][0] / np.linalg.norm(complete[pbc][0])
+        axis = np.abs(direction).argmin()
+        normal = np.eye(3)[axis] - direction[axis] * direction
+        complete[missing[0]] = normal / np.linalg.norm(normal)
+        complete[missing[1]] = np.cross(direction, complete[missing[0]])
+    elif len(missing) == 1:
+        after, last = complete[(missing[0] + 1) % 3], complete[(missing[0] + 2) % 3]
+        normal = np.cross(after, last)
+        complete[missing[0]] = normal / np.linalg.norm(normal)
+    return complete
+
+
 def lower_triangular(cell: Array) -> tuple[Array, Array]:
     """A right-handed cell with a along x and b in the plane of x and y, and the rotation to it.
 

@@ -9,7 +9,7 @@ from ase.neighborlist import primitive_neighbor_list
 from numpy.typing import NDArray
 
 from mdgraph.data.dataset import Dataset, LabelledFrame, evenly_spaced
-from mdgraph.data.similarity import full_cell
+from mdgraph.system import completed_cell
 from mdgraph.units import BOND_FACTOR, COVALENT_RADII
 
 Kind = Literal["molecule", "liquid", "crystal"]
@@ -58,8 +58,9 @@ def bonded(numbers: NDArray[np.int64], positions: NDArray[np.float64]) -> NDArra
 def _clusters(frame: LabelledFrame) -> Iterator[tuple[int, bool]]:
     """Atoms of each cluster joined by bonds, and whether it ends before its own periodic image."""
     radii = COVALENT_RADII[frame.numbers]
+    lattice, reach = completed_cell(frame.cell, frame.pbc), 2.0 * BOND_FACTOR * radii.max()
     first, second, distance, shift = primitive_neighbor_list(
-        "ijdS", frame.pbc, full_cell(frame), frame.positions, 2.0 * BOND_FACTOR * radii.max()
+        "ijdS", frame.pbc, lattice, frame.positions, reach
     )
     near = distance < BOND_FACTOR * (radii[first] + radii[second])
     bonds: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in range(len(frame))]

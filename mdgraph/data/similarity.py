@@ -23,7 +23,7 @@ from ase.neighborlist import primitive_neighbor_list
 from numpy.typing import NDArray
 
 from mdgraph.data.dataset import Dataset, LabelledFrame, compositions
-from mdgraph.system import System
+from mdgraph.system import System, completed_cell
 from mdgraph.units import COVALENT_RADII
 
 CUTOFF: Final = 5.0
@@ -59,7 +59,7 @@ def short_pairs(
     frame: LabelledFrame | System, cutoff: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """First atoms, second atoms and distances (A) of all directed pairs within the cutoff."""
-    cell = full_cell(frame)
+    cell = completed_cell(frame.cell, frame.pbc)
     inverse = np.linalg.inv(cell)
     heights = 1.0 / np.linalg.norm(inverse, axis=0)
     # Rounding finds the nearest image; those within the cutoff are so many cells from it.
@@ -104,29 +104,9 @@ def pair_vectors(
         First and second atom (P,), distances (P,) A and the vectors (P, 3) from first to second.
     """
     first, second, distance, vectors = primitive_neighbor_list(
-        "ijdD", frame.pbc, full_cell(frame), frame.positions, cutoff
+        "ijdD", frame.pbc, completed_cell(frame.cell, frame.pbc), frame.positions, cutoff
     )
     return first, second, distance, vectors
-
-
-def full_cell(frame: LabelledFrame | System) -> NDArray[np.float64]:
-    """The cell (3, 3), with unit vectors in place of the vectors of non-periodic directions.
-
-    The neighbor search divides space by the cell, and arbitrary vectors would slow it down.
-    """
-    if frame.pbc.all():
-        return frame.cell
-    if not frame.pbc.any():
-        return np.eye(3)
-    cell = np.where(frame.pbc[:, None], frame.cell, 0.0)
-    _, _, normals = np.linalg.svd(cell[frame.pbc].reshape(-1, 3))
-    normal_rows = iter(normals[int(frame.pbc.sum()) :])
-    return np.array(
-        [
-            row if is_periodic else next(normal_rows)
-            for row, is_periodic in zip(cell, frame.pbc, strict=True)
-        ]
-    )
 
 
 _TOO_CLOSE: Final = 0.55
@@ -200,7 +180,7 @@ def _repulsion(frame: LabelledFrame, first: int, second: int) -> float:
     assert frame.forces is not None
     shift = frame.positions[second] - frame.positions[first]
     if frame.pbc.any():
-        cell = full_cell(frame)
+        cell = completed_cell(frame.cell, frame.pbc)
         shift -= (np.round(shift @ np.linalg.inv(cell)) * frame.pbc) @ cell
     force = 0.5 * (frame.forces[second] - frame.forces[first]) @ shift
     return float(force / max(float(np.linalg.norm(shift)), 1e-6))
@@ -343,7 +323,7 @@ def composition_groups(dataset: Dataset) -> Iterator[CompositionGroup]:
                 cells[number] = np.where(frame.pbc[:, None], frame.cell, 0.0)
                 pbc = pbc if number else frame.pbc
                 if frame.pbc.sum() >= 2 and np.array_equal(frame.pbc, pbc):
-                    axes[number] = _right_handed(full_cell(frame), frame.pbc)
+                    axes[number] = completed_cell(frame.cell, frame.pbc)
                     fractions.append(frame.positions @ np.linalg.inv(axes[number]))
             descriptors = np.array(rows)
             change = response(dataset.frame(int(members[0])), group_elements)
@@ -360,11 +340,6 @@ def composition_groups(dataset: Dataset) -> Iterator[CompositionGroup]:
             np.array(fractions),
             pbc,
         )
-
-
-def _right_handed(cell: NDArray[np.float64], pbc: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """A cell (3, 3) whose normal, if it has one, points where it does in all strained cells."""
-    return np.where(pbc[:, None], cell, np.sign(np.linalg.det(cell)) * cell)
 
 
 def _digest(frame: LabelledFrame) -> bytes:

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from mdgraph.errors import InputError
 from mdgraph.neighbors import NeighborList
-from mdgraph.neighbors.geometry import complete_cell
 from mdgraph.state import State
-from mdgraph.system import System, SystemArrays
+from mdgraph.system import System, SystemArrays, completed_cell
 
 COINCIDENT: Final = 1e-3
 """Two atoms closer than this (A), in any image, are an error of the structure."""
@@ -191,7 +190,7 @@ def _check_all(
     kinds: dict[tuple[int, ...], list[tuple[Array, Array]]] = {}
     for positions, cell, pbc in systems:
         kind = (len(positions), *pbc.tolist())
-        kinds.setdefault(kind, []).append((positions, completed(cell, pbc)))
+        kinds.setdefault(kind, []).append((positions, completed_cell(cell, pbc)))
     for (count, *periodic), members in kinds.items():
         together = max(1, _DISTANCES // (_MOST_ATOMS * count))
         for start in range(0, len(members), together):
@@ -229,16 +228,6 @@ def _widths(points: Array) -> Array:
     """Widths (G, 3) of the boxes around points (G, n, 3), with a margin."""
     widths: Array = points.max(axis=1) - points.min(axis=1) + _MARGIN
     return widths
-
-
-def completed(cell: Array, pbc: NDArray[np.bool_]) -> Array:
-    """A cell (3, 3), A, completed as by `complete_cell`; fast for three or no periodic axes."""
-    if pbc.all():
-        return cell
-    if not pbc.any():
-        return np.eye(3)
-    complete: Array = complete_cell(torch.tensor(cell)[None], torch.tensor(pbc)[None])[0].numpy()
-    return complete
 
 
 def _nearest(

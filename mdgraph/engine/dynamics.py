@@ -26,7 +26,6 @@ from mdgraph.arguments import (
 )
 from mdgraph.decomposition import divided_parts
 from mdgraph.engine.calculation import Calculation
-from mdgraph.engine.checks import completed
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.multiple_time_steps import outer_step_, steps_together
 from mdgraph.engine.observables import MeanSquaredDisplacement, OnlineObservable, OnlineObservables
@@ -37,7 +36,7 @@ from mdgraph.engine.velocities import Conserved, degrees_of_freedom
 from mdgraph.errors import InputError
 from mdgraph.evaluators import MultipleTimeStepEvaluator
 from mdgraph.state import State, systems_of
-from mdgraph.system import System
+from mdgraph.system import System, completed_cell
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +142,7 @@ def _in_cell(system: System, cell: NDArray[np.float64], move_atoms: bool) -> Sys
         )
     if not move_atoms:
         return deformed
-    old, new = (completed(each.cell, each.pbc) for each in (system, deformed))
+    old, new = (completed_cell(each.cell, each.pbc) for each in (system, deformed))
     return deformed.replace(positions=system.positions @ np.linalg.inv(old) @ new)
 
 

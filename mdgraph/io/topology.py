@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from ase.geometry import cell_to_cellpar, complete_cell, find_mic
+from ase.geometry import cell_to_cellpar, find_mic
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
@@ -20,7 +20,7 @@ from scipy.spatial import cKDTree
 
 from mdgraph.io.files import disk_failures
 from mdgraph.io.pdb import STANDARD_RESIDUES, WATERS
-from mdgraph.system import System, Topology
+from mdgraph.system import System, Topology, completed_cell
 from mdgraph.units import BOND_FACTOR, COVALENT_RADII, SYMBOLS
 
 _CATIONS: Final = [3, 11, 19, 37, 55, 12, 20, 38, 56]
@@ -38,7 +38,7 @@ def find_bonds(system: System) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         (B, 2) int64, the atoms of each bond, the lower index first; and (B, 3) int64, lattice
         vectors to add to the second atom. The alkali and alkaline earth metals have no bonds.
     """
-    cell, pbc = complete_cell(system.cell * system.pbc[:, None]), system.pbc
+    cell, pbc = completed_cell(system.cell, system.pbc), system.pbc
     inverse = np.linalg.inv(cell)
     radii = np.where(np.isin(system.numbers, _CATIONS), 0.0, COVALENT_RADII[system.numbers])
     cutoff = 2.0 * BOND_FACTOR * radii.max()
@@ -212,7 +212,7 @@ def nearest_shifts(
     vectors = positions[pairs[:, 1]] - positions[pairs[:, 0]]
     if not pbc.any() or not len(pairs):
         return np.zeros(vectors.shape, dtype=np.int64)
-    full = complete_cell(cell * pbc[:, None])
+    full = completed_cell(cell, pbc)
     nearest = find_mic(vectors, full, pbc)[0]
     shifts: NDArray[np.int64] = np.rint((nearest - vectors) @ np.linalg.inv(full)).astype(np.int64)
     return shifts
@@ -224,7 +224,7 @@ def wrapped(
     """Positions (N, 3) in A, put into the cell along its periodic directions."""
     if not pbc.any():
         return positions
-    full = complete_cell(cell * pbc[:, None])
+    full = completed_cell(cell, pbc)
     fractional = positions @ np.linalg.inv(full)
     return positions - np.where(pbc, np.floor(fractional), 0.0) @ full
 

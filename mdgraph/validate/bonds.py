@@ -13,10 +13,10 @@ from torch import Tensor
 
 from mdgraph.data import LabelledFrame
 from mdgraph.data.bonding import bond_lengths
-from mdgraph.data.similarity import full_cell, short_pairs
+from mdgraph.data.similarity import short_pairs
 from mdgraph.errors import InputError
 from mdgraph.neighbors.geometry import compact_cell
-from mdgraph.system import System, make_whole
+from mdgraph.system import System, completed_cell, make_whole
 from mdgraph.units import BOND_FACTOR
 
 Array = NDArray[np.float64]
@@ -75,7 +75,7 @@ class BondGraph:
         self._heavy = torch.tensor(numbers != 1, device=device)
         self._molecule: Tensor | None = None
         self._transfer = transfer
-        cell = compact_cell(full_cell(system), system.pbc)
+        cell = compact_cell(completed_cell(system.cell, system.pbc), system.pbc)
         self._cell = torch.tensor(cell, device=device)
         self._inverse = torch.linalg.inv(self._cell) * torch.tensor(system.pbc, device=device)
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from ase_pairs import SEARCHES, assert_agrees_with_ase, search_forced
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +10,9 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.geometry import complete_cell
 from mdgraph.state import State
-from mdgraph.system import System
+from mdgraph.system import System, completed_cell
 
 LONGEST = 9.0
 """A, of a cell vector."""
@@ -125,3 +127,13 @@ def test_any_motion_of_atoms_and_cell_keeps_the_list_complete(
             if not neighbors.status().complete:
                 neighbors.grow()
             assert_agrees_with_ase(neighbors, state, [system])
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(cells(), st.tuples(st.booleans(), st.booleans(), st.booleans()))
+def test_cells_are_completed_alike_on_the_host_and_on_a_device(
+    cell: NDArray[np.float64], periodic: tuple[bool, bool, bool]
+) -> None:
+    pbc = np.array(periodic)
+    expected = complete_cell(torch.tensor(cell)[None], torch.tensor(pbc)[None])[0]
+    np.testing.assert_allclose(completed_cell(cell, pbc), expected, atol=1e-12)

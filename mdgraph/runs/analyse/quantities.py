@@ -31,14 +31,13 @@ from mdgraph.analysis.rdf import smallest_height
 from mdgraph.analysis.sampling import independent_samples
 from mdgraph.analysis.spectrum import LONGEST_INTERVAL, velocity_spectrum
 from mdgraph.engine import MeanSquaredDisplacement, RadialDistributions, VelocityAutocorrelation
-from mdgraph.engine.checks import completed
 from mdgraph.engine.observables import AveragesResult
 from mdgraph.engine.observables.averages import TABLE_UNITS, UNITS
 from mdgraph.engine.observables.frames import FrameReplay, NumberAverages
 from mdgraph.errors import InputError
 from mdgraph.io.topology import Molecules
 from mdgraph.io.trajectories import Frame
-from mdgraph.system import System
+from mdgraph.system import System, completed_cell
 from mdgraph.units import DIFFUSION, NUMBERS
 
 logger = logging.getLogger(__name__)
@@ -345,7 +344,7 @@ class _Displacements(_Correlated):
         self._slopes: list[NDArray[np.float64]] = []
         self._previous: NDArray[np.float64] | None = None
         pbc = source.system.pbc
-        self._inverse = np.linalg.inv(completed(source.start.cell, pbc)) * pbc
+        self._inverse = np.linalg.inv(completed_cell(source.start.cell, pbc)) * pbc
 
     def add(self, frame: Frame) -> None:
         """See FrameQuantity."""
@@ -545,7 +544,7 @@ class _Bonded(FrameQuantity):
     def add(self, frame: Frame) -> None:
         """See FrameQuantity."""
         self._sampling.add(frame)
-        self._terms.add(frame.positions, completed(frame.cell, self.source.system.pbc))
+        self._terms.add(frame.positions, completed_cell(frame.cell, self.source.system.pbc))
 
     def outcome(self, word: str) -> Outcome:
         """See FrameQuantity."""
