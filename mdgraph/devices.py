@@ -49,17 +49,17 @@ def hardware_name(device: torch.device) -> str:
     return f"{platform.machine()} CPU, {threads} thread{'s' * (threads > 1)}"
 
 
-def check_fork(said: BaseException | None = None) -> None:
+def check_fork(error: BaseException | None = None) -> None:
     """Raises InputError where CUDA was started before this process was forked.
 
     Args:
-        said: what CUDA said of it.
+        error: what CUDA raised of it.
     """
     if torch.cuda._is_in_bad_fork():
         raise InputError(
             "CUDA was started before this process was forked, and cannot be used in it; "
             "start processes by the method 'spawn' of multiprocessing."
-        ) from said
+        ) from error
 
 
 def finish_gpu_work(patience: float = 3.0) -> bool:
@@ -160,7 +160,7 @@ class ProcessRank:
         from torch import distributed
 
         try:
-            found = cls(*(int(number or "") for number in given.values()))
+            rank = cls(*(int(number or "") for number in given.values()))
         except ValueError:
             raise InputError(
                 f"The environment says {given}, which are no ranks; start them with torchrun, or "
@@ -172,12 +172,12 @@ class ProcessRank:
                 distributed.init_process_group(backend, timeout=limit)
             except (RuntimeError, ValueError) as error:
                 raise InputError(
-                    f"Rank {found.rank} of {found.count} finds no others ({error}); start all of "
+                    f"Rank {rank.rank} of {rank.count} finds no others ({error}); start all of "
                     "them with torchrun."
                 ) from error
             if backend == "gloo":
                 atexit.register(_leave_group)
-        return found
+        return rank
 
     @contextmanager
     def naming_lost(self, advice: str) -> Iterator[None]:

@@ -191,7 +191,7 @@ def _source(path: str) -> Path:
     """A file of the repository, which an installed package has in folders of its own."""
     top, _, rest = path.partition("/")
     inside = _PACKAGE / ("examples/data" if top == "data" else top) / rest
-    found = [place for place in (inside, _PACKAGE.parent / path) if place.is_file()]
-    if not found:
+    files = [place for place in (inside, _PACKAGE.parent / path) if place.is_file()]
+    if not files:
         raise FileError(f"{path} is missing from this installation of mdgraph; install it again.")
-    return found[0]
+    return files[0]

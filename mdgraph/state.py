@@ -266,14 +266,14 @@ class State:
         forces, shapes = (atoms, 3), [(count,), (count, 3, 3), (atoms,)]
         if dtype == torch.float64:
             shapes.append(forces)
-        found, views = _side_by_side(shapes, self.device)
+        results, views = _side_by_side(shapes, self.device)
         self.energy, self.virial, self.energies = views[:3]
-        self.results: tuple[Tensor, ...] = (found,)
+        self.results: tuple[Tensor, ...] = (results,)
         if dtype == torch.float64:
             self.forces = views[3]
         else:
             self.forces = torch.zeros(forces, dtype=dtype, device=self.device)
-            self.results = (found, self.forces)
+            self.results = (results, self.forces)
         self.cell = given["cell"]
         self.pbc = given["pbc"]
         self.charge = given["charge"]

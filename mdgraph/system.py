@@ -184,11 +184,13 @@ class System:
             array = given.astype(np.float64) if given.dtype.kind in "iufO" else None
         except (TypeError, ValueError, OverflowError, RuntimeError):
             array = None
-        wanted = str(shape).replace("-1", "N")
+        expected = str(shape).replace("-1", "N")
         if array is None:
-            raise InputError(f"The {subject} are not all numbers; give an array of shape {wanted}.")
+            raise InputError(
+                f"The {subject} are not all numbers; give an array of shape {expected}."
+            )
         if array.ndim != len(shape) or (shape[0] >= 0 and array.shape != shape):
-            raise InputError(f"The {subject} have shape {array.shape}; they must have {wanted}.")
+            raise InputError(f"The {subject} have shape {array.shape}; they must have {expected}.")
         if np.ma.is_masked(value):
             raise InputError(f"Some of the {subject} are masked; give numbers for all.")
         if not np.isfinite(array).all():

@@ -346,7 +346,7 @@ def units_and_periods(
         InputError: a combination of what is not there, of several units, or of dihedrals with
             coefficients that are not whole.
     """
-    found = {}
+    descriptions = {}
     for name, mix in _mixes(variables).items():
         own = [variables[basic] for basic in mix]
         units = {variable.unit for variable in own}
@@ -362,8 +362,8 @@ def units_and_periods(
                 f"The combination {printable(name, 100)} jumps where its dihedrals do; give them "
                 "whole coefficients, and no other variables beside them."
             )
-        found[name] = (units.pop(), own[0].period)
-    return found
+        descriptions[name] = (units.pop(), own[0].period)
+    return descriptions
 
 
 def build_tables(

@@ -257,19 +257,19 @@ def _random_bridge(
 
 def _reachable(bonds: NDArray[np.bool_], start: int, cut: int) -> NDArray[np.int64] | None:
     """Atoms that bonds lead to from one end of the bond to `cut`; None if `cut` is among them."""
-    seen = np.zeros(len(bonds), dtype=bool)
-    seen[start] = True
+    visited = np.zeros(len(bonds), dtype=bool)
+    visited[start] = True
     frontier = [start]
     while frontier:
         atom = frontier.pop()
-        for neighbor in np.flatnonzero(bonds[atom] & ~seen):
+        for neighbor in np.flatnonzero(bonds[atom] & ~visited):
             if atom == start and neighbor == cut:
                 continue
             if neighbor == cut:
                 return None
-            seen[neighbor] = True
+            visited[neighbor] = True
             frontier.append(int(neighbor))
-    return np.flatnonzero(seen)
+    return np.flatnonzero(visited)
 
 
 def _kept_apart(system: System, positions: Array) -> System | None:

@@ -156,9 +156,9 @@ def _compressions(
         ):
             continue
         known.append((formula, energy, volume))
-        found = _compression(crystal, teachers, config.believed_to, device)
-        if found is not None:
-            yield found
+        compression = _compression(crystal, teachers, config.believed_to, device)
+        if compression is not None:
+            yield compression
 
 
 def _compression(

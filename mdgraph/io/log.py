@@ -311,13 +311,13 @@ def written_frames(path: Path) -> WrittenFrames:
     if not path.exists():
         return WrittenFrames()
     readable_file(path, "a file of results")
-    found = WrittenFrames()
+    frames = WrittenFrames()
     with disk_failures(path, "read"), path.open("rb") as file:
         line = 1
         while True:
             first, header = file.readline(_LONGEST), file.readline(_LONGEST)
             if not header.endswith(b"\n"):
-                return found
+                return frames
             if not (first.strip().isdigit() and b"forces:R:3" in header and b"energy=" in header):
                 raise FileError(
                     f"{path} holds other things than results of mdgraph, from line {line} on; give "
@@ -325,10 +325,10 @@ def written_frames(path: Path) -> WrittenFrames:
                 )
             rows = list(itertools.islice(file, int(first)))
             if len(rows) < int(first) or not rows[-1].endswith(b"\n"):
-                return found
+                return frames
             content = b"".join([first, header, *rows])
-            text = FrameText(path, found.count, line, found.size, len(rows), content)
-            found = WrittenFrames(found.count + 1, found.size + len(content), text)
+            text = FrameText(path, frames.count, line, frames.size, len(rows), content)
+            frames = WrittenFrames(frames.count + 1, frames.size + len(content), text)
             line += 2 + len(rows)
 
 

@@ -546,8 +546,8 @@ class _Recomputed(torch.autograd.Function):
         needed = [value for value in inputs if value.requires_grad]
         with torch.enable_grad():
             energy = _triples(ctx.config, *inputs)
-            found = iter(torch.autograd.grad(energy, needed, gradients[0], create_graph=again))
-        return None, *(next(found) if value.requires_grad else None for value in inputs)
+            slopes = iter(torch.autograd.grad(energy, needed, gradients[0], create_graph=again))
+        return None, *(next(slopes) if value.requires_grad else None for value in inputs)
 
 
 def _parse(arguments: str, cutoff: float | None) -> D3Config:

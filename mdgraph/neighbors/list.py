@@ -457,10 +457,10 @@ class NeighborList:
         # Steps that come after an overflow are repeated, and may have led anywhere.
         met = min(int(self.sticky()[3]), 2 * self._row_room)
         near = brick.is_near(fractional, lattice.inverse, self.pbc, self._range)
-        found = max(int(near.sum()), met)
-        if found <= self._row_room:
+        count = max(int(near.sum()), met)
+        if count <= self._row_room:
             return self._row_room
-        return min(with_room(found, _MORE_ROWS), len(positions))
+        return min(with_room(count, _MORE_ROWS), len(positions))
 
     @full_float32()
     def rebuild_(self, positions: Tensor, cell: Tensor) -> None:

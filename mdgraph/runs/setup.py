@@ -232,9 +232,9 @@ def prepared_structures(
     say_neutral(any(one.charge is None for one in structures), configuration, source)
     systems = []
     for number, structure in enumerate(structures, 1):
-        if held := spans_text(structure.fixed_atoms):
+        if fixed := spans_text(structure.fixed_atoms):
             name = _number_text(number, len(structures)) or "The structure"
-            logger.info("%s holds the atoms %s where they are.", name, held)
+            logger.info("%s holds the atoms %s where they are.", name, fixed)
         with prefix_errors(_number_text(number, len(structures))):
             _check_species(configuration, source, structure)
             if source.inner is not None:

@@ -243,7 +243,7 @@ def _card(
         f"{config.channels} channels, {config.radial_basis.number} radial functions, "
         f"cutoff {config.cutoff:g} A; {metrics['parameters']:,} parameters (`train.yaml`)"
     )
-    made = (
+    training = (
         f"`mdgraph train`, {metrics['steps']:,} steps, {metrics['seconds'] / 60:.1f} minutes of "
         f"{metrics['hardware']}, torch {metrics['torch']}, seed {metrics['seed']}"
     )
@@ -254,7 +254,7 @@ def _card(
         "dispersion": whole.stated_dispersion or "none stated",
         "data": f"{len(dataset)} frames of {sources}",
         "licence": config.licence or "not stated",
-        "trained by": made,
+        "trained by": training,
     }
     lines = [f"# {prepared.name}", "", "| | |", "| --- | --- |"]
     lines += [f"| {name} | {text} |" for name, text in about.items()]

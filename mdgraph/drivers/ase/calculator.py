@@ -129,8 +129,8 @@ class Constraints:
         Raises:
             InputError: constraints other than FixAtoms and FixCom, or both together.
         """
-        held = held_atoms(atoms)
-        fixed = () if held is None else tuple(np.flatnonzero(held).tolist())
+        mask = held_atoms(atoms)
+        fixed = () if mask is None else tuple(np.flatnonzero(mask).tolist())
         # Not isinstance: a subclass constrains something else.
         kinds = {type(constraint) for constraint in atoms.constraints}
         centre = FixCom in kinds

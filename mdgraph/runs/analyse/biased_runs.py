@@ -125,13 +125,13 @@ class BiasedRuns:
     @property
     def domains(self) -> dict[str, tuple[float, float]]:
         """Ends of the periodic variables of all runs and hills."""
-        found: dict[str, tuple[float, float]] = {}
+        domains: dict[str, tuple[float, float]] = {}
         for hills in self.hills:
             for name, ends in zip(hills.names, hills.domains, strict=True):
-                found |= {} if ends is None else {name: ends}
+                domains |= {} if ends is None else {name: ends}
         for run in self.runs:
-            found |= run.domains
-        return found
+            domains |= run.domains
+        return domains
 
     def unit(self, name: str) -> str:
         """Unit of a variable, empty if it is not known; one that turns by 2 pi is in rad."""
@@ -154,11 +154,11 @@ def _sorted(paths: Sequence[Path]) -> list[Path]:
 def _tables(folder: Path, name: str) -> list[Path]:
     """Tables of this name in the folder of a run, or of its ranks and replicas."""
     for pattern in (name, f"{name}.*", f"replica-*/{name}", f"rank-*/{name}", f"rank-*/*/{name}"):
-        found = [path for path in folder.glob(pattern) if path.is_file()]
+        paths = [path for path in folder.glob(pattern) if path.is_file()]
         if pattern == f"{name}.*":  # bck.0.COLVAR is another file
-            found = [path for path in found if path.suffix[1:].isdigit()]
-        if found:
-            return _sorted(found)
+            paths = [path for path in paths if path.suffix[1:].isdigit()]
+        if paths:
+            return _sorted(paths)
     return []
 
 
@@ -341,10 +341,10 @@ class _Reader:
                 for place in (path.parent, folder, *ranks)
                 for name in ("HILLS", f"HILLS.{metadynamics[0]}")
             ]
-            found = [place for place in places if place.is_file()]
-            if not found:
+            files = [place for place in places if place.is_file()]
+            if not files:
                 raise FileError(f"{path.parent} has no HILLS; put back those of the run.")
-            hills = self._add_walkers((found[0],))
+            hills = self._add_walkers((files[0],))
         log = path.parent / "log.csv"
         self._runs.append(
             BiasedRun(

@@ -354,12 +354,12 @@ def _followed(frames: Sequence[int]) -> Iterator[int]:
     if not bar.disable:
         yield from bar
         return
-    began = said = time.monotonic()
+    began = last_line = time.monotonic()
     for done, index in enumerate(frames):
-        if (now := time.monotonic()) - said >= _BETWEEN_LINES:
+        if (now := time.monotonic()) - last_line >= _BETWEEN_LINES:
             left = (now - began) / done * (len(frames) - done) / 60.0
             logger.info("%d of %d frames, about %.2g min left.", done, len(frames), left)
-            said = now
+            last_line = now
         yield index
 
 

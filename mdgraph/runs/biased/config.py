@@ -92,10 +92,10 @@ class _NamedKeys(FrozenConfig):
     def _known_keys(cls, values: Any) -> Any:
         for key in values if isinstance(values, Mapping) else ():
             if key not in cls.model_fields:
-                meant = _WORDS_OF_PLUMED.get(str(key).casefold())
+                likely = _WORDS_OF_PLUMED.get(str(key).casefold())
                 advice = nearest(str(key), [*cls.model_fields])
-                if meant in cls.model_fields:
-                    advice = f"did you mean {meant}?"
+                if likely in cls.model_fields:
+                    advice = f"did you mean {likely}?"
                 raise ValueError(f"unknown key {printable(str(key), 100)}; {advice}")
         return values
 
@@ -136,8 +136,8 @@ class PointsConfig(VariableConfig):
         from mdgraph.biases.variables import VARIABLES
 
         kind: str = self.kind  # type: ignore[attr-defined]
-        made: Any = VARIABLES[kind]
-        return made(self.atoms if self.groups is None else self.groups)
+        variable: Any = VARIABLES[kind]
+        return variable(self.atoms if self.groups is None else self.groups)
 
 
 class DistanceConfig(PointsConfig):
@@ -546,11 +546,11 @@ def definitions(
     """
     from mdgraph.errors import prefix_errors
 
-    made = {}
+    collective = {}
     for name, variable in (variables or {}).items():
         with prefix_errors(f"The variable {name}"):
-            made[name] = variable.definition(systems)
-    return made, [bias.definition() for bias in biases or ()]
+            collective[name] = variable.definition(systems)
+    return collective, [bias.definition() for bias in biases or ()]
 
 
 def large_angles(
@@ -624,9 +624,9 @@ def check_definitions(
                 "the variable of this name another one"
             )
     try:
-        made, applied = definitions(variables, biases)
-        check_variables(made)
-        units_and_periods(made)
-        check_names(applied, made)
+        collective, applied = definitions(variables, biases)
+        check_variables(collective)
+        units_and_periods(collective)
+        check_names(applied, collective)
     except InputError as error:
         raise ValueError(str(error).removesuffix(".")) from error

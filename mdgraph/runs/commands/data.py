@@ -234,23 +234,23 @@ def split(
             raise InputError(f"{path} is the data set itself; give the split a name of its own.")
         refuse_existing(path, overwrite=overwrite, option=True)
     with open_dataset(file) as dataset:
-        found: list[Split]
+        new_splits: list[Split]
         match method:
             case "random":
-                found = [splits.random_split(dataset, validation, test, seed)]
+                new_splits = [splits.random_split(dataset, validation, test, seed)]
             case "group":
-                found = [splits.group_split(dataset, validation, test, seed)]
+                new_splits = [splits.group_split(dataset, validation, test, seed)]
             case "together":
                 trajectory = splits.trajectories(dataset)
-                found = [splits.together_split(dataset, trajectory, validation, seed)]
+                new_splits = [splits.together_split(dataset, trajectory, validation, seed)]
             case "blocks":
-                found = [splits.block_split(dataset, validation, blocks, shuffled)]
+                new_splits = [splits.block_split(dataset, validation, blocks, shuffled)]
             case "file":
                 chosen = validation_file or [], test_file or []
-                found = [splits.file_split(dataset, validation, test, *chosen, seed=seed)]
+                new_splits = [splits.file_split(dataset, validation, test, *chosen, seed=seed)]
             case "folds":
-                found = splits.fold_splits(dataset, folds, test, seed)
-    for path, one in zip(paths, found, strict=True):
+                new_splits = splits.fold_splits(dataset, folds, test, seed)
+    for path, one in zip(paths, new_splits, strict=True):
         splits.write_split(one, path, overwrite=overwrite)
         sizes = ", ".join(f"{len(frames)} {name}" for name, frames in one.parts())
         typer.echo(printable(f"{path}: {sizes} ({one.method})"))
@@ -272,10 +272,10 @@ def check(
 
     with open_dataset(file) as dataset:
         parts = None if split is None else read_split(split, dataset)
-        found = check_dataset(dataset, parts, near)
-    for one in found:
-        typer.echo(printable(f"{'wrong' if one.wrong else 'note'}: {one.text}"))
-    if not found:
+        findings = check_dataset(dataset, parts, near)
+    for finding in findings:
+        typer.echo(printable(f"{'wrong' if finding.wrong else 'note'}: {finding.text}"))
+    if not findings:
         typer.echo("Nothing is wrong.")
-    if any(one.wrong for one in found):
+    if any(finding.wrong for finding in findings):
         raise typer.Exit(1)

@@ -353,9 +353,9 @@ def _interruptible(kind: type[RunConfig], configuration: RunConfig) -> Iterator[
             yield
     except LostRankError as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun has noticed too
-        if not (found := way_on()):
+        if not (way := way_on()):
             raise
-        raise LostRankError(f"{error} {found}") from error
+        raise LostRankError(f"{error} {way}") from error
     except Interrupted as error:
         from mdgraph.runs.md import holds_run
 
