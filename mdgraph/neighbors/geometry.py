@@ -114,10 +114,11 @@ def compaction(
     Each periodic vector of the product is the shortest of its sums and differences with others.
     """
     cell = torch.tensor(lattice, dtype=torch.float64)[None]
-    pbc = torch.tensor([bool(one) for one in periodic])[None]
+    others = _other_axes(torch.tensor([bool(one) for one in periodic])[None])
+    changes = NEIGHBORS * others[:, :, None]
     reduction, is_shorter = torch.eye(3, dtype=torch.float64)[None], torch.tensor([True])
     while is_shorter.any():
-        reduction, is_shorter = _shortened(reduction, cell, pbc, NEIGHBORS)
+        reduction, is_shorter = _shortened(reduction, cell, others, changes)
     return reduction[0].numpy()
 
 
@@ -134,32 +135,46 @@ def compact_cells(cell: Tensor, pbc: Tensor, candidates: Tensor) -> Tensor:
     Returns:
         (S, 3, 3) float64, A.
     """
+    others = _other_axes(pbc)
+    changes = candidates * others[:, :, None]
     reduction = torch.eye(3, dtype=torch.float64, device=cell.device).expand_as(cell)
     for _ in range(_ROUNDS):
-        reduction, is_shorter = _shortened(reduction, cell, pbc, candidates)
+        reduction, is_shorter = _shortened(reduction, cell, others, changes)
         if not (cell.is_cuda or is_tracing() or is_shorter.any()):
             break
     return reduction @ cell
 
 
+def _other_axes(pbc: Tensor) -> Tensor:
+    """(S, 3, 3) bool, whether one axis and another one are both periodic."""
+    itself = torch.eye(3, dtype=torch.bool, device=pbc.device)
+    return pbc[:, :, None] & pbc[:, None] & ~itself
+
+
 def _shortened(
-    reduction: Tensor, cell: Tensor, pbc: Tensor, candidates: Tensor
+    reduction: Tensor, cell: Tensor, others: Tensor, changes: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Makes that vector of each lattice shorter which gains most; whether one was, (S,)."""
+    """Makes that vector of each lattice shorter which gains most; whether one was, (S,).
+
+    Args:
+        reduction: (S, 3, 3) whole numbers.
+        cell: (S, 3, 3) A.
+        others: see `_other_axes`.
+        changes: (S, 3, C, 3) whole numbers of other vectors to take from each, besides those that
+            its projections on them suggest.
+    """
     rows = reduction @ cell
     products = rows @ rows.transpose(1, 2)
     squares = products.diagonal(dim1=1, dim2=2)
-    axes = torch.arange(3, device=cell.device)
-    others = pbc[:, :, None] & pbc[:, None] & (axes[:, None] != axes)
-    shares = torch.where(others, -torch.round(products / squares[:, None]), 0.0)
-    changes = candidates * others[:, :, None]
+    shares = torch.round(products / squares[:, None]) * others
     changes = torch.cat([changes, shares[:, :, None], torch.diag_embed(shares)], dim=2)
-    lengths = (rows[:, :, None] + changes @ rows[:, None]).square().sum(-1)
+    lengths = (rows[:, :, None] - changes @ rows[:, None]).square().sum(-1)
     gain, place = (lengths / squares[:, :, None]).flatten(1).min(1)
-    is_shorter = gain < 1.0 - 1e-9
-    own = is_shorter[:, None] & (axes == (place // changes.shape[2])[:, None])
     change = changes.flatten(1, 2).gather(1, place[:, None, None].expand(-1, 1, 3))
-    return reduction + own[:, :, None] * (change @ reduction), is_shorter
+    is_shorter = gain < 1.0 - 1e-9
+    axes = torch.arange(3, device=cell.device)
+    own = is_shorter[:, None] & (axes == (place // changes.shape[2])[:, None])
+    return reduction - own[:, :, None] * (change @ reduction), is_shorter
 
 
 def compact_cell(
