@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from mdgraph import load
-from mdgraph.analysis.pages import COLOURS, GREY, blank_figure, dress
+from mdgraph.analysis.style import COLOURS, GREY, blank_figure, dress
 from mdgraph.checkpoints import shipped_potentials
 from mdgraph.checkpoints.loading import potential_sha256
 from mdgraph.data import LabelledFrame

@@ -54,7 +54,7 @@ from cases import device_argument, run_script
 from error_tables import POTENTIALS, PROGRAM
 from numpy.typing import NDArray
 
-from mdgraph.analysis.pages import BLUE, ORANGE, blank_figure, dress, png
+from mdgraph.analysis.style import BLUE, ORANGE, blank_figure, dress, png
 from mdgraph.data import (
     Dataset,
     LabelledFrame,

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 from numpy.typing import NDArray
 
-from mdgraph.analysis.pages import BLUE, COLOURS, GREEN, GREY, LINE, ORANGE, blank_figure, dress
 from mdgraph.analysis.rdf import RadialDistribution
+from mdgraph.analysis.style import BLUE, COLOURS, GREEN, GREY, LINE, ORANGE, blank_figure, dress
 from mdgraph.engine.observables import (
     AutocorrelationResult,
     AveragesResult,

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator, MultipleLocator
 from numpy.typing import NDArray
 
 from mdgraph.analysis.free_energies import Barrier, FreeEnergyProfile, Well
-from mdgraph.analysis.pages import BLUE, COLOURS, LINE, ORANGE, blank_figure, dress
+from mdgraph.analysis.style import BLUE, COLOURS, LINE, ORANGE, blank_figure, dress
 
 _HIGHEST: Final = 25.0
 """kT above the lowest value, where contours end."""

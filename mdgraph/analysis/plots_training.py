@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 from numpy.typing import NDArray
 
-from mdgraph.analysis.pages import BLUE, COLOURS, GREEN, GREY, LINE, ORANGE, blank_figure, dress
+from mdgraph.analysis.style import BLUE, COLOURS, GREEN, GREY, LINE, ORANGE, blank_figure, dress
 from mdgraph.data.summary import Summary
 
 Array = NDArray[np.float64]

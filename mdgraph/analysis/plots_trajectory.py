@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from mdgraph.analysis.molecules import AngleResult, HistogramResult, RMSDResult
-from mdgraph.analysis.pages import BLUE, COLOURS, GREY, LINE, blank_figure, dress
 from mdgraph.analysis.spectrum import SpectrumResult
+from mdgraph.analysis.style import BLUE, COLOURS, GREY, LINE, blank_figure, dress
 
 _COLUMNS: Final = 3
 """Panels in a row."""

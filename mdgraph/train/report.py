@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from mdgraph import __version__
-from mdgraph.analysis.pages import html_image, html_page, html_table
 from mdgraph.analysis.plots_training import error_figure, learning_figure, parity_figure
+from mdgraph.analysis.style import html_image, html_page, html_table
 from mdgraph.checkpoints import save, save_domain
 from mdgraph.devices import hardware_name
 from mdgraph.io.files import write_atomically

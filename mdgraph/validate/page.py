@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mdgraph.analysis.pages import (
+from mdgraph.analysis.style import (
     COLOURS,
     GREEN,
     GREY,

@@ -20,7 +20,7 @@ import numpy as np
 from tqdm import tqdm
 
 from mdgraph import __version__
-from mdgraph.analysis.pages import html_image, html_page, html_table
+from mdgraph.analysis.style import html_image, html_page, html_table
 from mdgraph.engine.observables.base import finite_or_null
 from mdgraph.errors import FileError, InputError, name_some, printable, similar_names
 from mdgraph.io.conversion import JoinedTrajectory, frames_between

@@ -1,4 +1,4 @@
-"""How pictures look, and pages of results: one HTML file with tables and pictures in it."""
+"""How pictures of results look, and pages: one HTML file with tables and pictures in it."""
 
 import base64
 import html
