@@ -237,7 +237,8 @@ def together_split(dataset: Dataset, trajectory: Index, validation: float, seed:
     Whole groups are held out if some are small enough for the share. Otherwise each group gives
     its share: whole trajectories if some are short enough, else stretches of each trajectory in
     the order of the file. If all frames are one periodic trajectory, its order in time is
-    recovered first. Single atoms are trained on, and so is the last group with an element.
+    recovered first. Copies of a frame go where the first of them goes, whatever their groups.
+    Single atoms are trained on, and so is the last group with an element.
 
     Args:
         dataset: the frames.
@@ -246,23 +247,28 @@ def together_split(dataset: Dataset, trajectory: Index, validation: float, seed:
         seed: key of the choice.
 
     Raises:
-        InputError: fewer than two frames have several atoms, or a part gets no frame.
+        InputError: fewer than two frames of several atoms differ, or a part gets no frame.
     """
-    several = np.flatnonzero(dataset.atoms > 1)
+    copies = _copies(dataset)
+    is_first = np.zeros(len(dataset), dtype=bool)
+    is_first[np.unique(copies, return_index=True)[1]] = True
+    several = np.flatnonzero((dataset.atoms > 1) & is_first)
     if len(several) < 2:
         raise InputError(
-            f"{len(several)} of the {len(dataset)} frames have two atoms or more; give two such "
-            "frames at least, one to train on and one to hold out."
+            f"{len(several)} of the {len(dataset)} frames have two atoms or more, copies not "
+            "counted; give two such frames at least, one to train on and one to hold out."
         )
     count = _count(validation, len(several))
     nothing = np.zeros(0, dtype=np.int64)
     selection = _whole_groups(dataset, several, dataset.group, count, seed)
     if 2 * len(selection) >= count > 0:
+        selection = np.flatnonzero(np.isin(copies, copies[selection]))
         return _split(dataset, selection, nothing, f"whole groups, seed {seed}")
     order = "the order of the file"
     periodic_trajectory = len(np.unique(trajectory)) == 1 and bool(dataset.pbc.any(1).all())
     if periodic_trajectory and len(dataset) <= _MOST_ORDERED:
         several, order = recovered_order(dataset), "the recovered order"
+        several = several[is_first[several]]
     methods: dict[str, list[Index]] = {}
     for group in np.unique(dataset.group[several]):
         own = several[dataset.group[several] == group]
@@ -276,8 +282,21 @@ def together_split(dataset: Dataset, trajectory: Index, validation: float, seed:
             methods.setdefault(method, []).append(selection)
     if not methods and count:
         methods = {"the last frame": [several[-1:]]}
-    parts = [nothing, *itertools.chain.from_iterable(methods.values())]
-    return _split(dataset, np.concatenate(parts), nothing, " and ".join(sorted(methods)))
+    chosen = np.concatenate([nothing, *itertools.chain.from_iterable(methods.values())])
+    selection = np.flatnonzero(np.isin(copies, copies[chosen]))
+    return _split(dataset, selection, nothing, " and ".join(sorted(methods)))
+
+
+def _copies(dataset: Dataset) -> Index:
+    """(M,) number of the structure of each frame, the same for frames that repeat one."""
+    numbers: dict[tuple[object, ...], int] = {}
+    result = np.zeros(len(dataset), dtype=np.int64)
+    for index, frame in enumerate(dataset.frames()):
+        cell = np.where(frame.pbc[:, None], frame.cell, 0.0).round(4) + 0.0
+        places = frame.positions.round(4) + 0.0
+        key = frame.numbers.tobytes(), frame.charge, places.tobytes(), cell.tobytes()
+        result[index] = numbers.setdefault(key, len(numbers))
+    return result
 
 
 def _stretches_of_each(frames: Index, trajectory: Index, part: int) -> Index:

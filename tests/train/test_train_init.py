@@ -257,7 +257,9 @@ def test_long_trajectories_give_stretches_of_each_group(tmp_path: Path) -> None:
     frames = [
         replace(frame, group="long", numbers=clusters(1)[0].numbers) for frame in clusters(160)
     ]
-    frames += [replace(frame, group="short") for frame in frames[:40]]
+    frames += [
+        replace(frame, group="short", positions=frame.positions * 1.01) for frame in frames[:40]
+    ]
     frames.append(
         replace(
             frames[0],
@@ -276,6 +278,23 @@ def test_long_trajectories_give_stretches_of_each_group(tmp_path: Path) -> None:
     # Four stretches in the long one, one in the short one.
     assert (np.diff(held[:160].astype(int)) == 1).sum() == 4
     assert (np.diff(held[160:200].astype(int)) == 1).sum() == 1
+
+
+@pytest.mark.parametrize("groups", [["all"], ["first", "second"]])
+def test_copies_go_where_the_first_of_them_goes(tmp_path: Path, groups: list[str]) -> None:
+    """A trajectory whose frames stand there twice, under one name or under two."""
+    frames = [replace(frame, numbers=clusters(1)[0].numbers) for frame in clusters(40)]
+    frames = [replace(frame, group=groups[0]) for frame in frames] + [
+        replace(frame, group=groups[-1]) for frame in frames[:30]
+    ]
+    with open_dataset(dataset_of(tmp_path, frames)) as dataset:
+        split = together_split(dataset, trajectories(dataset), 0.1, 0)
+        assert 4 <= len(split.validation) <= 8
+        assert not set(split.validation % 40) & set(split.train % 40)
+    (tmp_path / "five").mkdir()
+    with open_dataset(dataset_of(tmp_path / "five", frames[3:4] * 5)) as dataset:
+        with pytest.raises(InputError, match="1 of the 5 frames have two atoms or more, copies"):
+            together_split(dataset, trajectories(dataset), 0.1, 0)
 
 
 def test_the_kind_of_a_frame_follows_from_its_bonds() -> None:
@@ -422,7 +441,11 @@ def _sound(folder: Path) -> list[object]:
         (_sound, ["--kind", "liquid", "--prior", "silicon-pbe"], "silicon-pbe does not know O, Cu"),
         (_ions, ["--kind", "liquid", "--prior", "copper-pbe"], "copper-pbe knows no charges, and"),
         (_no_forces, [], "No frame has forces; name the label in the file with --forces-key"),
-        (_one_frame, [], "1 of the 1 frames have two atoms or more; give two such frames at least"),
+        (
+            _one_frame,
+            [],
+            "1 of the 1 frames have two atoms or more, copies not counted; give two such frames at least",
+        ),
         (_damaged, [], "Cannot read"),
         (lambda folder: [folder / "nowhere.xyz"], [], "there is no such file"),
         (_sound, ["--validation", "0"], "The split leaves no frame for validation"),
