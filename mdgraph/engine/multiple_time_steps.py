@@ -76,7 +76,7 @@ def checked_inner_steps(
         steps = default_steps(timestep, lightest_hydrogen(masses))
     if steps not in STEPS:
         raise InputError(f"inner_steps is {steps}; choose among {name_some(STEPS)}.")
-    return steps
+    return int(steps)  # 4.0 and a number of NumPy too
 
 
 def lightest_hydrogen(masses: NDArray[np.float64]) -> float:

@@ -328,6 +328,8 @@ def test_without_a_number_the_outer_step_is_2_fs_or_3_with_heavy_hydrogens(
 ) -> None:
     assert checked_inner_steps(None, SMALL, timestep, np.array(masses)) == steps
     assert checked_inner_steps(None, None, timestep, np.array(masses)) == 1
+    for given in (4.0, np.int64(4)):
+        assert type(checked_inner_steps(given, SMALL, timestep, np.array(masses))) is int
 
 
 def test_a_run_is_of_whole_outer_steps() -> None:

@@ -292,9 +292,11 @@ def test_copies_go_where_the_first_of_them_goes(tmp_path: Path, groups: list[str
         assert 4 <= len(split.validation) <= 8
         assert not set(split.validation % 40) & set(split.train % 40)
     (tmp_path / "five").mkdir()
-    with open_dataset(dataset_of(tmp_path / "five", frames[3:4] * 5)) as dataset:
-        with pytest.raises(InputError, match="1 of the 5 frames have two atoms or more, copies"):
-            together_split(dataset, trajectories(dataset), 0.1, 0)
+    with (
+        open_dataset(dataset_of(tmp_path / "five", frames[3:4] * 5)) as dataset,
+        pytest.raises(InputError, match="1 of the 5 frames have two atoms or more, copies"),
+    ):
+        together_split(dataset, trajectories(dataset), 0.1, 0)
 
 
 def test_the_kind_of_a_frame_follows_from_its_bonds() -> None:
@@ -444,7 +446,7 @@ def _sound(folder: Path) -> list[object]:
         (
             _one_frame,
             [],
-            "1 of the 1 frames have two atoms or more, copies not counted; give two such frames at least",
+            "1 of the 1 frames have two atoms or more, copies not counted; give two",
         ),
         (_damaged, [], "Cannot read"),
         (lambda folder: [folder / "nowhere.xyz"], [], "there is no such file"),
