@@ -47,7 +47,7 @@ from prepared import IMPORTED
 from recording import RecordedGraph
 from repository import ROOT, SUPPORT
 
-from mdgraph.analysis import pages, plots
+from mdgraph.analysis import plots, style
 from mdgraph.checkpoints import save
 from mdgraph.cli import main
 from mdgraph.drivers.ase import calculator
@@ -361,7 +361,7 @@ def pictures_are_not_drawn(request: pytest.FixtureRequest, monkeypatch: pytest.M
         monkeypatch.setattr(figure, "savefig", lambda path: path.write_bytes(b"\x89PNG"))
         return figure
 
-    monkeypatch.setattr(pages, "png", lambda figure: b"\x89PNG")
+    monkeypatch.setattr(style, "png", lambda figure: b"\x89PNG")
     for draw in (plots.run_figure, plots.replicas_figure, plots.recorded_figure):
         monkeypatch.setattr(plots, draw.__name__, partial(undrawn, draw))
     draw = free_energy.profile_figure
