@@ -57,6 +57,7 @@ from mdgraph.runs.config_fields import (
     check_multiple,
     completed,
     joined,
+    ladder_temperatures,
     multiple_steps,
     observed_intervals,
     option_help,
@@ -547,6 +548,11 @@ class MDConfig(CommitteeConfig, RunConfig):
     def system_count(self) -> int:
         """Systems that run side by side, over all ranks."""
         return self.replicas or 1
+
+    @property
+    def replica_temperatures(self) -> list[float]:
+        """Temperature of each replica, K; of temperatures_K alone."""
+        return ladder_temperatures(self.temperatures_K or "", self.system_count)
 
     @property
     def steps_together(self) -> int:

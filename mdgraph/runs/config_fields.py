@@ -150,6 +150,17 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**ensemble.defaults, **present}
 
 
+def ladder_temperatures(text: str, count: int) -> list[float]:
+    """Temperatures that temperatures_K gives this number of replicas, K."""
+    import numpy as np
+
+    if ":" in text:
+        low, high = map(float, text.split(":"))
+        kelvins = np.geomspace(low, high, count)
+        return [float(kelvin) for kelvin in kelvins]
+    return [float(kelvin) for kelvin in text.split(",")]
+
+
 def ends(value: float | str) -> tuple[float, float]:
     """Start and end of a ramp `start:end`, or a number twice.
 

@@ -105,6 +105,11 @@ class RunDirectory:
         """The previous restart file, which other ranks may need."""
         return self.path / "checkpoint.before.safetensors"
 
+    def forget_checkpoint(self) -> None:
+        """Replaces the restart file by the previous one; raises FileError."""
+        with disk_failures(self.checkpoint, "write"):
+            self.checkpoint_before.replace(self.checkpoint)
+
     @property
     def log(self) -> Path:
         """The log, CSV."""

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from mdgraph.decomposition import join_ranks
 from mdgraph.devices import device_named, is_first_rank
 from mdgraph.engine import Simulation
-from mdgraph.engine.replicas.ranks import ALONE, Ranks, RanksReporter
+from mdgraph.engine.replicas import ExchangeRecord
+from mdgraph.engine.replicas.ranks import ALONE, Ranks, RanksReporter, load_common_restart_
 from mdgraph.engine.restart import load_restart_, restart_step, save_restart
 from mdgraph.errors import FileError, InputError, SimulationError, printable
 from mdgraph.io.files import disk_failures, remove_abandoned
@@ -31,18 +32,13 @@ from mdgraph.runs.config_files import first_fault
 from mdgraph.runs.folder import Run, RunDirectory, description, environment, finish_start
 from mdgraph.runs.observe import DomainReporter, ObservedReporter
 from mdgraph.runs.potential import Source, read_potential
-from mdgraph.runs.replicas import (
-    allow_open_files,
-    exchange_text,
-    forget_last_restart,
-    load_common_restart_,
-)
 from mdgraph.runs.reporters import (
     CheckpointReporter,
     ConvergenceReporter,
     LogRecorder,
     ProgressBar,
     TrajectoryRecorder,
+    allow_open_files,
     create_files,
     exchange_of,
     mean_temperature,
@@ -327,7 +323,8 @@ def advance(
     if complete:
         observed.draw(overwrite=unfinished)
         if run.exchange:
-            logger.info(exchange_text(folder, run.exchange))
+            record = ExchangeRecord.read(folder.exchanges, run.exchange)
+            logger.info(record.text())
         draws_picture = unfinished or not folder.picture.exists()
         if isinstance(configuration, MDConfig) and draws_picture:
             draw_picture(run, systems, source)
@@ -598,7 +595,7 @@ def resume(
             )
             load_restart_(simulation, folder.checkpoint)
             is_ahead = run.meeting_interval is not None and load_common_restart_(
-                simulation, folder, ranks
+                simulation, folder.checkpoint_before, ranks
             )
             own = run.own(systems)
             uncertainty = uncertainty_of(configuration, source, simulation, own)
@@ -620,7 +617,7 @@ def resume(
             if now != record["configuration"]:
                 folder.write_record(record | {"configuration": now})
             if is_ahead:
-                forget_last_restart(folder)
+                folder.forget_checkpoint()
 
         run = _with_frame_atoms(replace(run, configuration=resolved_configuration), selections)
         deadline = _deadline(configuration, began)

@@ -7,6 +7,7 @@ behind a checkpoint of the same step.
 import logging
 import math
 import re
+import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +26,7 @@ from mdgraph.engine.relaxation import check_cells
 from mdgraph.engine.replicas import ReplicaExchange, StateExchange, UmbrellaExchange
 from mdgraph.engine.reporting import HostSnapshot
 from mdgraph.engine.restart import save_restart
-from mdgraph.errors import FileError
+from mdgraph.errors import FileError, InputError
 from mdgraph.io.extxyz import ExtendedXYZWriter
 from mdgraph.io.files import AppendedFile, check_steps, disk_failures, write_atomically
 from mdgraph.io.formats import create_trajectory, read_trajectory, resuming_trajectory
@@ -41,7 +42,6 @@ from mdgraph.runs.biased.files import (
 )
 from mdgraph.runs.config import MDConfig, RunConfig
 from mdgraph.runs.folder import Run
-from mdgraph.runs.replicas import temperatures
 from mdgraph.system import System
 from mdgraph.units import BAR, DENSITY, duration_text
 
@@ -55,6 +55,15 @@ _MOST_OPEN: Final = 256
 
 _CHUNKS = {"cpu": 1, "cuda": 8}
 """Chunks between updates of the progress bar; at each update the GPU waits for the host."""
+
+_OPEN_OF_REPLICA: Final = 2
+"""Most files that a replica has open at once: its log and, on resuming, its trajectory."""
+
+_OPEN_OF_BIASES: Final = 2
+"""Those of variables beside: COLVAR and HILLS."""
+
+_OPEN_OTHERWISE: Final = 100
+"""Open files of everything else, libraries included."""
 
 
 class Stopwatch:
@@ -380,6 +389,27 @@ class Writers:
         return [*self.trajectories, *self.logs, *self.biases, *last]
 
 
+def allow_open_files(share: int, configuration: RunConfig) -> None:
+    """Raises the limit of open files for this number of replicas of a run.
+
+    Raises:
+        InputError: the system does not allow as many.
+    """
+    biased = isinstance(configuration, MDConfig) and configuration.variables is not None
+    each = _OPEN_OF_REPLICA + _OPEN_OF_BIASES * biased
+    needed = each * share + _OPEN_OTHERWISE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = math.inf if hard == resource.RLIM_INFINITY else hard
+    if needed > most:
+        largest = max(1, (int(most) - _OPEN_OTHERWISE) // each)
+        raise InputError(
+            f"{share} replicas in one process need up to {needed} open files, and this system "
+            f"allows {hard}; give at most {largest} --replicas, or raise that limit (ulimit -n)."
+        )
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 def create_files(run: Run, simulation: Simulation, systems: Sequence[System]) -> None:
     """Writes the start of every system, and a trajectory and a log with it as the first entry."""
     view = simulation.view()
@@ -410,7 +440,7 @@ def create_files(run: Run, simulation: Simulation, systems: Sequence[System]) ->
     if isinstance(run.configuration, MDConfig) and run.exchange:
         places = [*range(run.configuration.system_count)]
         if not run.configuration.exchanges_umbrellas:
-            places = np.argsort(np.argsort(temperatures(run.configuration))).tolist()
+            places = np.argsort(np.argsort(run.configuration.replica_temperatures)).tolist()
         row = {"step": 0} | {f"replica_{number}": place for number, place in enumerate(places)}
         with LogWriter.create(run.folder.exchanges, list(row)) as log:
             log.append(row)
@@ -560,7 +590,7 @@ def mean_temperature(run: Run) -> float | None:
     if (
         isinstance(configuration, MDConfig)
         and configuration.temperatures_K is not None
-        and len(set(temperatures(configuration))) > 1
+        and len(set(configuration.replica_temperatures)) > 1
     ):
         return None
     logs = [read_log(part.log)["temperature_K"] for part in run.parts]

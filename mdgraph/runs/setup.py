@@ -49,7 +49,6 @@ from mdgraph.runs.folder import (
 )
 from mdgraph.runs.observe import domain_monitors, observables_of
 from mdgraph.runs.potential import Source, say_neutral, with_charge
-from mdgraph.runs.replicas import temperatures
 from mdgraph.selection import select_atoms, spans_text
 from mdgraph.shipped import shipped_potentials
 from mdgraph.system import System
@@ -87,7 +86,7 @@ def _dynamics(configuration: MDConfig) -> Integrator:
         if configuration.temperatures_K is None:
             arguments["temperature"] = _value(configuration, configuration.temperature_K)
         else:
-            arguments["temperature"] = temperatures(configuration)
+            arguments["temperature"] = configuration.replica_temperatures
     for option in ensemble.options:
         value = configuration.ensemble_options[option.name]
         if option.text is None:
@@ -518,7 +517,7 @@ def _common(configuration: RunConfig, device: torch.device) -> dict[str, Any]:
 def _kelvins(configuration: MDConfig) -> float | list[float]:
     """Temperature of initial velocities, K."""
     if configuration.temperatures_K is not None:
-        return temperatures(configuration)
+        return configuration.replica_temperatures
     return ends(configuration.temperature_K)[0]
 
 

@@ -34,7 +34,6 @@ from mdgraph.runs.config import MDConfig, RunConfig
 from mdgraph.runs.config_fields import ends, replicas_text
 from mdgraph.runs.folder import Run, formula
 from mdgraph.runs.potential import Source
-from mdgraph.runs.replicas import temperatures
 from mdgraph.runs.setup import distinct
 from mdgraph.state import State
 from mdgraph.system import System
@@ -408,7 +407,7 @@ def _replicas_figure(
             windows = [str(place) for place in range(configuration.system_count)]
             ladder = Ladder(time_ps, places, record.rates(), windows, "window", "windows")
         else:
-            kelvins = [f"{kelvin:.0f}" for kelvin in sorted(temperatures(configuration))]
+            kelvins = [f"{kelvin:.0f}" for kelvin in sorted(configuration.replica_temperatures)]
             ladder = Ladder(time_ps, places, record.rates(), kelvins)
     count, numbers = configuration.system_count, run.numbers
     which = "" if len(numbers) == count else f", {numbers[0]} to {numbers[-1]} of them here"
@@ -452,7 +451,7 @@ def _conditions(configuration: MDConfig) -> str:
         return f"{start:g} {unit}" if start == end else f"{start:g} to {end:g} {unit}"
 
     if configuration.temperatures_K is not None:
-        kelvins = temperatures(configuration)
+        kelvins = configuration.replica_temperatures
         text = f"at {min(kelvins):.4g} to {max(kelvins):.4g} K"
     else:
         text = f"at {words(configuration.temperature_K, 'K')}"

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from mdgraph.engine.batches import Batches
-from mdgraph.runs import replicas
+from mdgraph.engine.replicas import ExchangeRecord
 from mdgraph.runs.observe import DomainReporter
-from mdgraph.runs.replicas import exchange_text
 
 
 @pytest.mark.parametrize(("count", "words"), [(0, "0 looks"), (1, "1 look"), (2, "2 looks")])
@@ -38,9 +37,7 @@ def test_batches(structures: int, batches: int, words: str) -> None:
     ("trips", "words"),
     [([0, 0], "0 round trips."), ([1, 0], "1 round trip."), ([1, 2], "3 round trips.")],
 )
-def test_round_trips(trips: list[int], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = SimpleNamespace(rates=lambda: [0.5], attempted=[2], accepted=[1], round_trips=trips)
-    reading = SimpleNamespace(read=lambda path, interval: record)
-    monkeypatch.setattr(replicas, "ExchangeRecord", reading)
-    folder = SimpleNamespace(exchanges="exchanges.csv")
-    assert exchange_text(folder, 10).endswith(f"; {words}")  # type: ignore[arg-type]
+def test_round_trips(trips: list[int], words: str) -> None:
+    record = ExchangeRecord(2, 10)
+    record.attempted, record.accepted, record.round_trips = [2], [1], trips
+    assert record.text().endswith(f"; {words}")

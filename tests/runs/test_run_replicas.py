@@ -19,7 +19,6 @@ from mdgraph.runs.config import MDConfig
 from mdgraph.runs.config_files import read_configuration
 from mdgraph.runs.folder import RunDirectory
 from mdgraph.runs.md import RunOutcome, resume, start
-from mdgraph.runs.replicas import temperatures
 
 
 @pytest.fixture
@@ -102,7 +101,7 @@ def test_the_command_says_what_was_exchanged(
 def test_numbers_are_parted_by_spaces_and_commas(
     configured: Callable[..., MDConfig], text: str
 ) -> None:
-    assert temperatures(configured(temperatures_K=text)) == [300.0, 310.5, 330.0]
+    assert configured(temperatures_K=text).replica_temperatures == [300.0, 310.5, 330.0]
     assert configured(temperatures_K=" 300 : 480 ").temperatures_K == "300:480"
 
 
@@ -134,10 +133,10 @@ def test_a_ramp_of_all_replicas_is_said(
 def test_temperatures_are_in_even_ratios_or_a_list(
     configured: Callable[..., MDConfig], tmp_path: Path
 ) -> None:
-    np.testing.assert_allclose(temperatures(configured()), [300.0, 379.47, 480.0], rtol=1e-4)
+    np.testing.assert_allclose(configured().replica_temperatures, [300.0, 379.47, 480.0], rtol=1e-4)
     file = tmp_path / "run.yaml"
     file.write_text("replicas: 3\ntemperatures_K: [300, 310.5, 330]\n", encoding="utf-8")
-    assert temperatures(read_configuration(MDConfig, file)) == [300.0, 310.5, 330.0]
+    assert read_configuration(MDConfig, file).replica_temperatures == [300.0, 310.5, 330.0]
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -103,6 +103,27 @@ class ExchangeRecord:
             accepted / attempts if attempts else float("nan")
             for accepted, attempts in zip(self.accepted, self.attempted, strict=True)
         ]
+
+    def text(self) -> str:
+        """A sentence with the rates of exchanges between neighbors on the ladder."""
+        rates = [rate for rate in self.rates() if rate == rate]
+        if not rates:
+            return "No exchange was tried."
+        trips = sum(self.round_trips)
+        return (
+            f"Of {sum(self.attempted)} exchanges {sum(self.accepted)} were accepted, "
+            f"{min(rates):.0%} to {max(rates):.0%} of each pair; "
+            f"{trips} round trip{'s' * (trips != 1)}."
+        )
+
+    def numbers(self) -> dict[str, Any]:
+        """Attempts, acceptances and rates of each pair, and round trips of each replica."""
+        return {
+            "attempted": self.attempted,
+            "accepted": self.accepted,
+            "rates": self.rates(),
+            "round_trips": self.round_trips,
+        }
 
 
 class StateExchange(RanksReporter):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import copy
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -13,11 +14,12 @@ from mdgraph.biases.applied import check_variables, hold_systems
 from mdgraph.biases.bias import check_names
 from mdgraph.devices import ProcessRank
 from mdgraph.engine.integrators import Integrator
+from mdgraph.engine.restart import load_restart_
 from mdgraph.engine.restraints import PositionRestraints, Springs
 from mdgraph.engine.schedules import Schedule
 from mdgraph.engine.simulation import Simulation, in_bath
 from mdgraph.engine.velocities import Conserved, draw_velocities_
-from mdgraph.errors import InputError, name_some
+from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.selection import select_in_all
 from mdgraph.state import State
 from mdgraph.system import System
@@ -333,3 +335,34 @@ def _part(schedule: Schedule, share: range) -> Schedule:
         numbers = getattr(schedule, name)
         setattr(part, name, numbers if len(numbers) == 1 else numbers[share.start : share.stop])
     return part
+
+
+def load_common_restart_(simulation: Simulation, before: Path, ranks: Ranks) -> bool:
+    """Loads the last restart file whose step all ranks have; blocks until all ranks are here.
+
+    The last restart file of this rank is loaded already. Ranks are never more than a meeting (an
+    exchange, or hills that they share) apart, checkpoints are at least as far apart, and all ranks
+    meet before the last one, so all ranks have one of the last two steps in common.
+
+    Args:
+        simulation: of this rank.
+        before: its last restart file but one.
+        ranks: that share the replicas.
+
+    Returns:
+        Whether a later file exists, which the caller drops.
+
+    Raises:
+        FileError: there is no such file; see `load_restart_`.
+        LostRankError: see Ranks.gather.
+    """
+    ahead = simulation.step > min(ranks.numbers(simulation.step))
+    ahead = ahead and before.exists()
+    if ahead:
+        load_restart_(simulation, before)
+    if len(set(ranks.numbers(simulation.step))) > 1:
+        raise FileError(
+            f"{before.parent} and the folders beside it have no checkpoint of the same step; put "
+            "back the files of one run."
+        )
+    return ahead

@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from mdgraph.analysis.metadynamics import HillSum
 from mdgraph.analysis.umbrellas import StaticBias
+from mdgraph.engine.replicas import ExchangeRecord
 from mdgraph.ensembles import ENSEMBLES
 from mdgraph.errors import FileError, InputError, name_some, printable
 from mdgraph.io.files import disk_failures
 from mdgraph.io.log import read_log
 from mdgraph.io.plumed import PlumedTable, read_plumed
 from mdgraph.runs.analyse.report import switching_warning
+from mdgraph.runs.config_fields import ladder_temperatures
 from mdgraph.runs.folder import RunDirectory
-from mdgraph.runs.replicas import exchange_numbers, ladder_temperatures
 from mdgraph.units import KILOJOULE_PER_MOLE
 
 _NM: Final = ("nm", 0.1)
@@ -106,7 +107,7 @@ class BiasedRuns:
         temperature: K.
         warnings: sentences.
         units: of variables that hills have without a COLVAR, as far as they are known.
-        exchanges: of umbrellas between replicas, see `exchange_numbers`; one of each run.
+        exchanges: of umbrellas between replicas, see `ExchangeRecord.numbers`; one of each run.
     """
 
     runs: list[BiasedRun]
@@ -368,8 +369,8 @@ class _Reader:
         interval = configuration.get("exchange")
         whole = folder.parent if re.fullmatch(r"rank-\d+", folder.name) else folder
         if interval and whole not in self._exchanges:
-            numbers = exchange_numbers(RunDirectory(folder), interval)
-            self._exchanges[whole] = numbers | {"run": str(whole)}
+            record = ExchangeRecord.read(RunDirectory(folder).exchanges, interval)
+            self._exchanges[whole] = {"run": str(whole), **record.numbers()}
 
     def _add_plain(
         self,
