@@ -22,6 +22,10 @@ from mdgraph.neighbors.triton_kernels import cell_list_kernel
 BLOCK: Final = 128
 """Atoms of a program with one lane for each."""
 
+OWN_FLAGS: Final = 64
+"""Most programs that say each by a flag of its own whether a build is due: setting one flag of all
+to zero before would be a kernel more, and one program for all atoms takes longer than both."""
+
 OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 """No fused multiply-add, so that results are bitwise those of other devices."""
 
@@ -67,10 +71,10 @@ class SearchLaunches(Protocol):
         ...
 
     def find(self, due: Tensor, filled: Tensor) -> None:
-        """Fills the rows if `due`, (1,) int32, is not zero; does not sync.
+        """Fills the rows if one of `due`, int32, is not zero; does not sync.
 
         Args:
-            due: see above.
+            due: as many flags as a power of two.
             filled: (1,) int32, rows of a limited list that the first kernel gave to atoms.
         """
         ...
@@ -130,6 +134,7 @@ class _EveryPairLaunches:
             SHELL_Y=y,
             SHELL_Z=z,
             CHUNK=chunk,
+            FLAGS=len(due),
             num_warps=max(1, chunk // 128),
             **self._launch,
             **OPTIONS,
@@ -197,6 +202,7 @@ class _CellListLaunches:
             DEPTH=_DEPTH if warps == 1 else _DEEP * warps,
             WIDTH=width,
             LIMITED=row is not None,
+            FLAGS=len(due),
             num_warps=warps,
             **self._launch,
             **OPTIONS,
@@ -214,6 +220,7 @@ class _CellListLaunches:
             bins,
             BLOCK=block,
             LIMITED=self._row is not None,
+            FLAGS=len(due),
             num_warps=max(1, block // 512),
             **self._launch,
         )
@@ -227,6 +234,7 @@ class _CellListLaunches:
             self._placed,
             atoms,
             BLOCK=BLOCK,
+            FLAGS=len(due),
             **self._launch,
         )
 
@@ -249,9 +257,12 @@ class KernelBuilder:
         int32: dict[str, Any] = {"dtype": torch.int32, "device": device}
         self._launch = launching_ahead(device, atoms)
         self._branch = Branch(device)
-        self._always = torch.ones(1, **int32)
+        programs = triton.cdiv(atoms, BLOCK)
+        self._own_flags = programs <= OWN_FLAGS
+        flags = triton.next_power_of_2(programs) if self._own_flags else 1
+        self._due = torch.zeros(flags, **int32)
+        self._always = torch.ones(flags, **int32)
         self._filled = torch.zeros(1, **int32)
-        self._due = torch.zeros(1, **int32)
         self._pbc = task.pbc.to(torch.int32)
         self._vectors = task.lattice.vectors.contiguous().clone()
         self._inverse = task.lattice.inverse.contiguous().clone()
@@ -319,7 +330,8 @@ class KernelBuilder:
         self.join()
         positions, cell = positions.contiguous(), cell.contiguous()
         if due is None:
-            self._due.zero_()
+            if not self._own_flags:
+                self._due.zero_()
             self._look_(self._due, positions, cell, None, None)
             due = self._due
         with launching_on(self._due.device):
@@ -355,7 +367,9 @@ class KernelBuilder:
                 len(positions),
                 CELL_VARIES=task.cell_varies,
                 SOME=atoms is not None,
+                OWN=self._own_flags and due is self._due,
                 BLOCK=BLOCK,
+                **self._launch,
                 **OPTIONS,
             )
 
@@ -408,7 +422,7 @@ class KernelBuilder:
         # Reverse slots are needed late, and their loads are latency-bound.
         with self._branch.fork():
             if self._task.one_way:
-                self._task.counters.rebuilds.add_(due[0])
+                self._task.counters.rebuilds.add_(due.amax())
             else:
                 self._reverse(due, self._task.rows, self._task.counters.rebuilds)
 
@@ -444,6 +458,7 @@ class KernelBuilder:
             BINNED=self._search.binned,
             LIMITED=task.limit is not None,
             BLOCK=BLOCK,
+            FLAGS=len(due),
             **self._launch,
             **OPTIONS,
         )
@@ -473,6 +488,7 @@ class KernelBuilder:
             STEPS=rows.capacity.bit_length(),
             BLOCK=min(128, triton.next_power_of_2(rows.capacity)),
             LIMITED=row is not None,
+            FLAGS=len(due),
             num_warps=1,
             **self._launch,
         )

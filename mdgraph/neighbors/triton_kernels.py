@@ -81,6 +81,13 @@ def inverse_columns(a, b, c):
     )
 
 
+@triton.jit
+def is_due(due, FLAGS: tl.constexpr):
+    """Whether one of some flags, a power of two of them, is set."""
+    flag = tl.load(due) if FLAGS == 1 else tl.max(tl.load(due + tl.arange(0, FLAGS)), 0)
+    return flag != 0
+
+
 @kernel
 def lattice_kernel(
     cell,
@@ -157,7 +164,9 @@ def due_kernel(
     rows,
     CELL_VARIES: tl.constexpr,
     SOME: tl.constexpr,
+    OWN: tl.constexpr,
     BLOCK: tl.constexpr,
+    USE_PDL: tl.constexpr = False,
 ):
     """Sets the flag where an atom may have come closer than the list knows.
 
@@ -166,11 +175,14 @@ def due_kernel(
         reference_positions: (N, 3) A.
         system_index: (N,) int64.
         deformation, allowed: from `lattice_kernel`; the skin (S,) where no cell varies.
-        due: (1,) int32, zero before; set to one.
+        due: (FLAGS,) int32: a flag for each program, written in any case, or where there is one
+            for all, zero before, it is set to one.
         numbers, used: (n,) int64 and bool, which atoms some are, and whether they count.
         rows: n.
         SOME: whether these are some.
+        OWN: whether each program has a flag.
     """
+    pdl_wait(USE_PDL)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows
     atom = row
@@ -188,7 +200,10 @@ def due_kernel(
     moved = norm(difference(load_vector(positions + row * 3, inside), place))
     # A position that is not a number must count as moved.
     still = 2.0 * moved <= tl.load(allowed + system, mask=inside, other=0.0)
-    if tl.max((inside & ~still).to(tl.int32), 0) > 0:
+    found = tl.max((inside & ~still).to(tl.int32), 0)
+    if OWN:
+        tl.store(due + tl.program_id(0), found)
+    elif found > 0:
         tl.store(due, 1)
 
 
@@ -243,12 +258,13 @@ def every_pair_kernel(
     SHELL_Y: tl.constexpr,
     SHELL_Z: tl.constexpr,
     CHUNK: tl.constexpr,
+    FLAGS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
     """The row of one atom from all atoms of its system, already in order.
 
     Buffers and numbers:
-        due: (1,) int32; nothing happens where it is zero.
+        due: (FLAGS,) int32; nothing happens where all are zero.
         wrapped, fractional: (3, N) from `prepare_kernel`.
         system_index: (N,) int64; system_start, system_size: (S,) int64.
         pbc: (S, 3) int32; vectors: (S, 3, 3) A.
@@ -261,7 +277,7 @@ def every_pair_kernel(
         CHUNK: candidates looked at together.
     """
     pdl_wait(USE_PDL)
-    if tl.load(due) == 0:
+    if not is_due(due, FLAGS):
         return
     atom = tl.program_id(0)
     row = atom.to(tl.int64) * capacity
@@ -339,12 +355,13 @@ def reverse_kernel(
     STEPS: tl.constexpr,
     BLOCK: tl.constexpr,
     LIMITED: tl.constexpr,
+    FLAGS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
     """Slot of each pair's reverse in the neighbor's row, by bisection.
 
     Buffers and numbers:
-        due: (1,) int32; nothing happens where it is zero.
+        due: (FLAGS,) int32; nothing happens where all are zero.
         order: (N,) int32, in which atoms are taken.
         index, image, count: the finished rows.
         reverse: (R, K) int32, written; any slot where the neighbor has no row.
@@ -354,7 +371,7 @@ def reverse_kernel(
         STEPS: bisections that find one of K + 1 places.
     """
     pdl_wait(USE_PDL)
-    if tl.load(due) == 0:
+    if not is_due(due, FLAGS):
         return
     for turn in range(tl.program_id(0), atoms, tl.num_programs(0)):
         atom = tl.load(order + turn)
@@ -461,12 +478,13 @@ def prepare_kernel(
     BINNED: tl.constexpr,
     LIMITED: tl.constexpr,
     BLOCK: tl.constexpr,
+    FLAGS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
     """Wraps the atoms, keeps the reference, and counts the atoms of each bin.
 
     Buffers and numbers:
-        due: (1,) int32; nothing happens where it is zero.
+        due: (FLAGS,) int32; nothing happens where all are zero.
         positions: (N, 3) A.
         system_index: (N,) int64.
         pbc: (S, 3) int32.
@@ -487,7 +505,7 @@ def prepare_kernel(
         rows, atoms, systems: R, N, S.
     """
     pdl_wait(USE_PDL)
-    if tl.load(due) == 0:
+    if not is_due(due, FLAGS):
         return
     atom = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = atom < atoms
@@ -566,12 +584,13 @@ def scan_kernel(
     bins,
     BLOCK: tl.constexpr,
     LIMITED: tl.constexpr,
+    FLAGS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
     """Turns the numbers of atoms into the starts of bins, and zeroes them; one program.
 
     Buffers and numbers:
-        due: (1,) int32; nothing happens where it is zero.
+        due: (FLAGS,) int32; nothing happens where all are zero.
         in_bin: (bins,) int32, read and zeroed.
         bin_start: (bins + 2,) int32, the first ones written; the last two hold N.
         filled: (1,) int32 of `prepare_kernel`, read and zeroed where rows are limited.
@@ -579,7 +598,7 @@ def scan_kernel(
         bins: how many.
     """
     pdl_wait(USE_PDL)
-    if tl.load(due) == 0:
+    if not is_due(due, FLAGS):
         return
     if LIMITED:
         near = tl.load(filled).to(tl.int64)
@@ -606,12 +625,13 @@ def place_kernel(
     placed,
     atoms,
     BLOCK: tl.constexpr,
+    FLAGS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
     """Puts atoms and their positions next to the others of their bin.
 
     Buffers and numbers:
-        due: (1,) int32; nothing happens where it is zero.
+        due: (FLAGS,) int32; nothing happens where all are zero.
         bin_of, slot_of, bin_start: see the kernels before.
         wrapped: (3, N) A.
         members: (N,) int32, atom at each place, written.
@@ -619,7 +639,7 @@ def place_kernel(
         atoms: N.
     """
     pdl_wait(USE_PDL)
-    if tl.load(due) == 0:
+    if not is_due(due, FLAGS):
         return
     atom = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = atom < atoms
@@ -740,12 +760,13 @@ def cell_list_kernel(
     DEPTH: tl.constexpr,
     WIDTH: tl.constexpr,
     LIMITED: tl.constexpr,
+    FLAGS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
     """The rows of atoms from the bins around their own.
 
     Buffers and numbers:
-        due: (1,) int32; nothing happens where it is zero.
+        due: (FLAGS,) int32; nothing happens where all are zero.
         members, placed, bin_of, bin_start: see `place_kernel`.
         stencil, stencil_image: (bins, STENCIL) int32 of `CellList`.
         offsets: (images, 3) int64.
@@ -760,7 +781,7 @@ def cell_list_kernel(
         WIDTH: K or more, a power of two.
     """
     pdl_wait(USE_PDL)
-    if tl.load(due) == 0:
+    if not is_due(due, FLAGS):
         return
     for place in range(tl.program_id(0), atoms, tl.num_programs(0)):
         atom = tl.load(members + place)

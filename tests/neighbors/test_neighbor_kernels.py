@@ -35,6 +35,7 @@ from mdgraph.system import System
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from mdgraph.neighbors import triton_builder
 from mdgraph.neighbors.compiled_builder import CompiledBuilder
 from mdgraph.neighbors.torch_builder import TorchBuilder
 from mdgraph.neighbors.triton_builder import KernelBuilder
@@ -312,6 +313,23 @@ def test_builds_fall_due_as_torch_finds_while_cells_deform(
         both.move(carried + rng.normal(scale=amount, size=carried.shape), after[None])
         assert int(both.list.rebuilds) == builds
         both.assert_same()
+
+
+@pytest.mark.parametrize(("flags", "block"), [(64, 128), (64, 2), (1, 2)])
+def test_each_atom_makes_a_build_due_and_only_once(
+    flags: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one program, by two with a flag each, or by two with one flag."""
+    monkeypatch.setattr(triton_builder, "OWN_FLAGS", flags)
+    monkeypatch.setattr(triton_builder, "BLOCK", block)
+    both = Both([small((True,) * 3, 42)], 3.5, 1.2, search="cell list", cell_varies=False)
+    places = both.host.positions.numpy().copy()
+    for builds, atom in enumerate((0, len(places) // 2, len(places) - 1), start=1):
+        for step, far in ((0.5, 0), (0.2, 1), (0.0, 1)):
+            places[atom, 0] += step
+            both.move(places)
+            assert int(both.list.rebuilds) == builds + far
+    both.assert_same()
 
 
 @pytest.mark.parametrize("cell_varies", [False, True])
