@@ -209,7 +209,8 @@ def embed(bound: LaunchPlan, pairs: NeighborRows) -> None:
     contract(bound)
     first, second = bound.model.gate
     grid = (triton.cdiv(atoms, s.gate.atoms), triton.cdiv(2 * channels, s.gate.strip))
-    with bound.model.branch.fork():
+
+    def gate() -> None:
         gate_kernel[grid](
             b.embedded,
             weights.norm.weight,
@@ -229,6 +230,12 @@ def embed(bound: LaunchPlan, pairs: NeighborRows) -> None:
             num_warps=s.gate.warps,
             **bound.launch,
         )
+
+    if s.gate_first:
+        gate()
+    with bound.model.branch.fork():
+        if not s.gate_first:
+            gate()
         dense(bound, s.dense, b.gate1, second, b.gate2, bound.model.config.activation)
     mix(bound, b.embedded, bound.model.mixing.weights, b.ungated)
     bound.model.branch.join()
@@ -261,8 +268,12 @@ def embed_adjoint(bound: LaunchPlan) -> None:
         ACTIVATION=bound.model.config.activation,
     )
     first, second = bound.model.gate
+    activation = bound.model.config.activation
+    if s.gate_first:
+        dense_adjoint(bound, s.dense, b.gate2, second, b.gate1, activation)
     with bound.model.branch.fork():
-        dense_adjoint(bound, s.dense, b.gate2, second, b.gate1, bound.model.config.activation)
+        if not s.gate_first:
+            dense_adjoint(bound, s.dense, b.gate2, second, b.gate1, activation)
         dense_adjoint(bound, s.dense, b.gate1, first, b.for_norm, "none")
         standardized_adjoint(bound, b.for_norm, b.squares, weights.norm, b.squares)
     mix(bound, b.ungated, bound.model.mixing.transposed, b.last)

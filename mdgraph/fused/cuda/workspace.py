@@ -380,6 +380,8 @@ class Shapes:
         weighed, weighed_adjoint: messages with weights of edges, and their adjoint.
         first_adjoint: sums of the adjoint of the first layer on edges, in the same strips.
         alternating: whether successive programs of messages take different strips.
+        gate_first: whether the first layer of the embedding's gate, and the first on the way back,
+            run before mixing instead of beside it.
         rows, across, warps: atoms, channels and warps of a program of elementwise kernels.
     """
 
@@ -404,6 +406,7 @@ class Shapes:
     weighed_adjoint: Blocks
     first_adjoint: Blocks
     alternating: bool
+    gate_first: bool
     rows: int
     across: int
     warps: int
@@ -507,6 +510,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         weighed_adjoint=weighed_adjoint,
         first_adjoint=first_adjoint,
         alternating=few,
+        gate_first=not few,
         rows=1,
         across=min(128, whole),
         warps=4 if few else 2,
