@@ -6,9 +6,12 @@ Triton's interpreter runs the kernels where there is no CUDA device.
 from typing import Any
 
 import pytest
+import torch
 from backends import CUDA, device_of
 from random_networks import TENSORNET, crowd, crystal, evaluated, lists_for, molecule, network
 
+from mdgraph.decomposition import DecomposedEvaluator
+from mdgraph.decomposition.bricks import BrickGrid
 from mdgraph.fused.cuda import weights
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.state import State
@@ -24,10 +27,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """The first has more functions than a block."""
 
 
-def computed(settings: dict[str, Any], system: System, precision: str = "mixed") -> State:
+def computed(
+    settings: dict[str, Any], *systems: System, precision: str = "mixed", **of_lists: Any
+) -> State:
     evaluator = FusedTensorNet(network(**settings), precision, device_of("triton"), "triton")
-    state = State([system], device_of("triton"))
-    evaluator.evaluate_(state, lists_for(state, evaluator.potential))
+    state = State(systems, device_of("triton"))
+    evaluator.evaluate_(state, lists_for(state, evaluator.potential, **of_lists))
     return state
 
 
@@ -52,6 +57,41 @@ def test_few_kernels_agree_with_the_oracle_and_with_the_others(
         assert float((one.forces - several.forces).abs().max()) < 1e-5 * scale
 
 
+def test_bits_depend_on_no_capacity_skin_or_other_system() -> None:
+    settings = SETTINGS["gated"]
+    systems = crystal(40 if CUDA else 2), molecule(5)
+    one = computed(settings, systems[0])
+    both = computed(settings, *systems)
+    # Long rows are looked at twice, by kernels of their own.
+    longer = [computed(settings, systems[0], **more) for more in ({"capacity": 300}, {"skin": 0.7})]
+    atoms = len(one.forces)
+    for other in (*longer, both):
+        assert torch.equal(one.forces, other.forces[:atoms])
+        assert torch.equal(one.energies, other.energies[:atoms])
+        assert torch.equal(one.virial[0], other.virial[0])
+    alone = computed(settings, systems[1])
+    assert torch.equal(alone.forces, both.forces[atoms:])
+
+
+def test_forces_of_pairs_are_opposite() -> None:
+    """To the bit, so their sum is that of float64's rounding."""
+    state = computed(SETTINGS["odd widths"], crystal(40 if CUDA else 3))
+    assert float(state.forces.abs().max()) > 1e-2
+    assert float(state.forces.sum(0).abs().max()) < 1e-14 * len(state.forces) ** 0.5
+
+
+def test_domains_have_the_forces_of_the_whole() -> None:
+    evaluator = FusedTensorNet(network(**NONE), "mixed", device_of("triton"), "triton")
+    system = crystal(24 if CUDA else 3)
+    divided = DecomposedEvaluator(evaluator, len(system), BrickGrid((2, 1, 1)))
+    states = [State([system], device_of("triton")) for _ in range(2)]
+    for state, whole in zip(states, (divided, evaluator), strict=True):
+        whole.evaluate_(state, lists_for(state, evaluator.potential))
+    scale = states[1].forces.square().mean().sqrt()
+    assert float((states[0].forces - states[1].forces).abs().max()) < 2e-6 * float(scale)
+    torch.testing.assert_close(states[0].virial, states[1].virial, rtol=2e-6, atol=2e-6)
+
+
 @pytest.mark.parametrize(
     ("settings", "taken"),
     [
@@ -73,7 +113,7 @@ def test_other_networks_take_other_kernels(settings: dict[str, Any], taken: bool
 def test_tiles_of_many_atoms_agree_with_the_oracle(precision: str) -> None:
     settings, system = SETTINGS["as shipped"], crowd(125)
     exact = evaluated(network(**settings), system)
-    state = computed(settings, system, precision)
+    state = computed(settings, system, precision=precision)
     scale = float(exact.forces.square().mean().sqrt())
     error = (state.forces.cpu() - exact.forces).square().mean().sqrt()
     # `fast` errs by 2.24e-3 on a GPU and by less than 2e-3 in the interpreter.

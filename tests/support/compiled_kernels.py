@@ -128,7 +128,7 @@ def main() -> int:
             sep="\n  ",
             flush=True,
         )
-        failed |= bool(errors) or number < (6 if name == "layerless" else 25)
+        failed |= bool(errors) or number < (4 if name == "layerless" else 25)
     return int(failed)
 
 

@@ -98,6 +98,28 @@ def _edges_at_once(
     return found
 
 
+@triton.jit
+def write_edges(
+    positions, cell, wrap, system, index, image, offsets, kinds, cutoff,
+    grid, pair, slot, offset, unit, group, edges, slots, zones, atom, used,
+    E: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Writes the edges of a row of at most WIDTH slots, and their numbers; see `edges_kernel`."""
+    # Half of the lanes often suffice, as rows have room for a skin and a margin.
+    if used <= WIDTH // 2:
+        found = _edges_at_once(
+            positions, cell, wrap, system, index, image, offsets, kinds, cutoff,
+            grid, pair, slot, offset, unit, group, slots, zones, atom, used, E, WIDTH // 2,
+        )  # fmt: skip
+    else:
+        found = _edges_at_once(
+            positions, cell, wrap, system, index, image, offsets, kinds, cutoff,
+            grid, pair, slot, offset, unit, group, slots, zones, atom, used, E, WIDTH,
+        )  # fmt: skip
+    tl.store(group + E, found)
+    tl.store(edges + atom, found)
+
+
 @kernel
 def edges_kernel(
     positions,
@@ -109,8 +131,6 @@ def edges_kernel(
     count,
     offsets,
     kinds,
-    total,
-    factor,
     grid,
     pair,
     slot,
@@ -120,6 +140,8 @@ def edges_kernel(
     edges,
     slots,
     zones,
+    total,
+    factor,
     CHARGED: tl.constexpr,
     E: tl.constexpr,
     EP: tl.constexpr,
@@ -133,7 +155,6 @@ def edges_kernel(
         positions, cell, wrap, system, offsets: as in `pair_vectors`.
         index, image, count: the list.
         kinds: (N,) int64, element of each atom among those at hand.
-        total: (S,), e, total charges; factor: (N,), 1 + 0.1 of it, written where CHARGED.
         grid: (4 + 4 Z,) float64: start, cutoff, width of a zone, offset of distance zero in
             its interval; then for each zone its first interval, their number and their width,
             and the step of `packed_polynomials`.
@@ -145,6 +166,7 @@ def edges_kernel(
         edges: (N,) int32, number of edges, written.
         slots: K.
         zones: Z.
+        total: (S,), e, total charges; factor: (N,), 1 + 0.1 of it, written where CHARGED.
         EP: a power of two beyond E.
         ONCE: whether all slots are in one tile.
     """
@@ -157,19 +179,10 @@ def edges_kernel(
     lane = tl.arange(0, WIDTH)
     group = groups + atom * (E + 1)
     if ONCE:
-        # Half of the lanes often suffice, as rows have room for a skin and a margin.
-        if used <= WIDTH // 2:
-            found = _edges_at_once(
-                positions, cell, wrap, system, index, image, offsets, kinds, cutoff,
-                grid, pair, slot, offset, unit, group, slots, zones, atom, used, E, WIDTH // 2,
-            )  # fmt: skip
-        else:
-            found = _edges_at_once(
-                positions, cell, wrap, system, index, image, offsets, kinds, cutoff,
-                grid, pair, slot, offset, unit, group, slots, zones, atom, used, E, WIDTH,
-            )  # fmt: skip
-        tl.store(group + E, found)
-        tl.store(edges + atom, found)
+        write_edges(
+            positions, cell, wrap, system, index, image, offsets, kinds, cutoff,
+            grid, pair, slot, offset, unit, group, edges, slots, zones, atom, used, E, WIDTH,
+        )  # fmt: skip
     else:
         element = tl.arange(0, EP)
         number = tl.zeros([EP], tl.int32)
@@ -318,37 +331,13 @@ def _summed(x, SUMMED: tl.constexpr):
     return tl.sum(x, 0) if SUMMED else x
 
 
-@kernel
-def moments_kernel(
-    order,
-    groups,
-    pair,
-    offset,
-    unit,
-    table,
-    moments,
-    slots,
-    E: tl.constexpr,
-    K: tl.constexpr,
-    ROW: tl.constexpr,
-    APART: tl.constexpr,
-    WIDTH: tl.constexpr,
+@triton.jit
+def moments_of(
+    atom, wanted, groups, pair, offset, unit, table, moments, slots,
+    E: tl.constexpr, K: tl.constexpr, ROW: tl.constexpr, APART: tl.constexpr, WIDTH: tl.constexpr,
     KP: tl.constexpr,
-    USE_PDL: tl.constexpr = False,
-):
-    """Sums the moments of one atom and one species of neighbors.
-
-    Args:
-        order: (N,) int32, which atom a program takes.
-        groups, pair, offset, unit: as `edges_kernel` wrote them.
-        table: (intervals, 4, ROW), of which the first K of a row are functions.
-        moments: (N, 9, E K), written.
-        slots: slots a row.
-        E, K: elements at hand, functions.
-    """
-    pdl_wait(USE_PDL)
-    atom = tl.load(order + tl.program_id(0)).to(tl.int64)
-    wanted = tl.program_id(1)
+):  # fmt: skip
+    """Sums the moments of one atom and one species of neighbors; see `moments_kernel`."""
     k = tl.arange(0, KP)
     TILED: tl.constexpr = K - 1 if APART else K
     # All of a padded row is read, in pieces of 16 bytes.
@@ -426,8 +415,44 @@ def moments_kernel(
         )
 
 
+@kernel
+def moments_kernel(
+    order,
+    groups,
+    pair,
+    offset,
+    unit,
+    table,
+    moments,
+    slots,
+    E: tl.constexpr,
+    K: tl.constexpr,
+    ROW: tl.constexpr,
+    APART: tl.constexpr,
+    WIDTH: tl.constexpr,
+    KP: tl.constexpr,
+    USE_PDL: tl.constexpr = False,
+):
+    """Sums the moments of one atom and one species of neighbors.
+
+    Args:
+        order: (N,) int32, which atom a program takes.
+        groups, pair, offset, unit: as `edges_kernel` wrote them.
+        table: (intervals, 4, ROW), of which the first K of a row are functions.
+        moments: (N, 9, E K), written.
+        slots: slots a row.
+        E, K: elements at hand, functions.
+    """
+    pdl_wait(USE_PDL)
+    atom = tl.load(order + tl.program_id(0)).to(tl.int64)
+    wanted = tl.program_id(1)
+    moments_of(
+        atom, wanted, groups, pair, offset, unit, table, moments, slots, E, K, ROW, APART, WIDTH, KP
+    )  # fmt: skip
+
+
 @triton.jit
-def _scaled_adjoint(d, inside, STRIDE: tl.constexpr):
+def scaled_adjoint(d, inside, STRIDE: tl.constexpr):
     """The adjoint moments at `d`, times the constants of the basis."""
     d0 = tl.load(d, mask=inside, other=0.0) * _ROOT3
     d1 = tl.load(d + STRIDE, mask=inside, other=0.0) * _ROOT2
@@ -442,8 +467,8 @@ def _scaled_adjoint(d, inside, STRIDE: tl.constexpr):
 
 
 @triton.jit
-def _polynomials_adjoint(d, x, y, z):
-    """H = sum_c D_c Y_c, and sum_c D_c dY_c/du, for adjoint moments of `_scaled_adjoint`."""
+def polynomials_adjoint(d, x, y, z):
+    """H = sum_c D_c Y_c, and sum_c D_c dY_c/du, for adjoint moments of `scaled_adjoint`."""
     d0, d1, d2, d3, d4, d5, d6, d7, d8 = d
     gx = y * d4 + z * d7 + x * d8 - 2.0 * x * d6
     gy = x * d4 + z * d5 - y * d8 - 2.0 * y * d6
@@ -498,8 +523,8 @@ def edge_gradients_kernel(
     # All of a padded row is read, in pieces of 16 bytes.
     READ: tl.constexpr = K - 1 if APART else ROW
     if APART:
-        by_window = _scaled_adjoint(d + K - 1, True, E * K)
-    by_others = _scaled_adjoint((d + k)[None, :], (k < TILED)[None, :], E * K)
+        by_window = scaled_adjoint(d + K - 1, True, E * K)
+    by_others = scaled_adjoint((d + k)[None, :], (k < TILED)[None, :], E * K)
     group = groups + atom * (E + 1) + kind
     end = tl.load(group + 1)
     for start in range(tl.load(group), end, WIDTH):
@@ -514,7 +539,7 @@ def edge_gradients_kernel(
         inverse = tl.load(unit + edge * 4 + 3, mask=valid, other=0.0)
         if APART:
             value, slope = polynomials(table + place * (4 * ROW) + K - 1, offset_of, valid, ROW)
-            h, gx, gy, gz = _polynomials_adjoint(by_window, ux, uy, uz)
+            h, gx, gy, gz = polynomials_adjoint(by_window, ux, uy, uz)
             along = slope * h
             gx *= value
             gy *= value
@@ -526,7 +551,7 @@ def edge_gradients_kernel(
         values, slopes = polynomials(
             table + place[:, None] * (4 * ROW) + k[None, :], offset_of[:, None], inside, ROW
         )
-        h, px, py, pz = _polynomials_adjoint(by_others, ux[:, None], uy[:, None], uz[:, None])
+        h, px, py, pz = polynomials_adjoint(by_others, ux[:, None], uy[:, None], uz[:, None])
         along += tl.sum(slopes * h, 1)
         gx += tl.sum(values * px, 1)
         gy += tl.sum(values * py, 1)
@@ -547,16 +572,20 @@ ROW = 128
 WARPS = 1
 """Of a program of `edges_kernel`."""
 
+EDGES = 32
+"""Edges that `forces_kernel` takes at a time."""
 
-def _tile_of_slots(slots: int) -> dict[str, int | bool]:
+
+def tile_of_slots(slots: int) -> dict[str, int | bool]:
+    """How kernels that find edges look at the slots of a row."""
     once = slots <= ROW
     return {"WIDTH": triton.next_power_of_2(slots) if once else ROW // 2, "ONCE": once}
 
 
-def find_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
-    """Selects the edges within the cutoff, of all rows."""
+def edge_arguments(bound: LaunchPlan, pairs: NeighborRows) -> list[Any]:
+    """What kernels that find edges take first."""
     state, b = bound.state, bound.buffers
-    edges_kernel[(bound.rows,)](
+    return [
         state.positions,
         state.cell,
         pairs.wrap,
@@ -566,8 +595,6 @@ def find_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
         pairs.count,
         pairs.offsets,
         state.kinds,
-        state.charge,
-        bound.charge,
         bound.grid,
         b.pair,
         b.slot,
@@ -577,10 +604,19 @@ def find_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
         b.edges,
         bound.slots,
         bound.model.grid.zones,
+    ]
+
+
+def find_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
+    """Selects the edges within the cutoff, of all rows."""
+    edges_kernel[(bound.rows,)](
+        *edge_arguments(bound, pairs),
+        bound.state.charge,
+        bound.charge,
         bound.model.config.charge_factor,
         bound.elements,
         triton.next_power_of_2(bound.elements + 1),
-        **_tile_of_slots(bound.slots),
+        **tile_of_slots(bound.slots),
         num_warps=WARPS,
         **bound.launch,
     )
@@ -588,8 +624,7 @@ def find_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
 
 def sum_moments(bound: LaunchPlan, pairs: NeighborRows) -> None:
     """Moments of every atom, for each element of the neighbors."""
-    b, more = bound.buffers, _moment_sizes(bound)
-    step = bound.shapes.moments.step
+    b = bound.buffers
     moments_kernel[(bound.atoms, bound.elements)](
         pairs.order,
         b.groups,
@@ -599,18 +634,25 @@ def sum_moments(bound: LaunchPlan, pairs: NeighborRows) -> None:
         bound.model.embedding_table,
         b.moments,
         bound.slots,
-        **more,
-        # Sums of a step at once need twice the registers for twice the edges.
-        WIDTH=step if more["APART"] else min(step, 8),
+        **moment_sizes(bound),
+        WIDTH=edges_of_moments(bound),
         num_warps=bound.shapes.moments.warps,
         **bound.launch,
     )
 
 
-def _moment_sizes(bound: LaunchPlan) -> dict[str, Any]:
+def edges_of_moments(bound: LaunchPlan) -> int:
+    """Edges whose moments are added at a time, on which bits depend."""
+    step = bound.shapes.moments.step
+    # Sums of a step at once need twice the registers for twice the edges.
+    return min(step, 8) if bound.model.layerless else step
+
+
+def moment_sizes(bound: LaunchPlan) -> dict[str, Any]:
+    """Sizes of the functions that kernels on moments take."""
     functions, row = bound.model.functions, bound.model.embedding_table.shape[-1]
-    width = triton.next_power_of_2(max(1, functions - 1))
-    apart = not bound.model.layerless or width < functions
+    apart = not bound.model.layerless
+    width = triton.next_power_of_2(max(1, functions - 1)) if apart else functions
     return {"E": bound.elements, "K": functions, "ROW": row, "APART": apart, "KP": width}
 
 
@@ -633,7 +675,7 @@ def forces(
         bound.slots,
         STRIPS=bound.strips if bound.layers else 0,
         WIDTH=bound.shapes.gradients.step,
-        **_moment_sizes(bound),
+        **moment_sizes(bound),
         num_warps=bound.shapes.gradients.warps,
         **bound.launch,
     )
@@ -652,7 +694,7 @@ def forces(
         bound.rows,
         ADDED=bound.predicts(bound.layers),
         VIRIALS=virials,
-        WIDTH=32,
+        WIDTH=EDGES,
         num_warps=1,
         **bound.launch,
     )

@@ -9,9 +9,10 @@ from mdgraph.fused.backend import NetworkResult
 from mdgraph.fused.cuda.charges import predict
 from mdgraph.fused.cuda.coulomb import interact_at_distance, select_pairs
 from mdgraph.fused.cuda.edge_network import pack_edges
-from mdgraph.fused.cuda.edges import find_edges, forces, sum_moments, totals
+from mdgraph.fused.cuda.edges import find_edges, forces, totals
 from mdgraph.fused.cuda.embedding import embed, embed_adjoint
 from mdgraph.fused.cuda.layerless import compute_layerless
+from mdgraph.fused.cuda.layerless_edges import find_moments, forces_from_moments
 from mdgraph.fused.cuda.messages import (
     interact,
     interact_adjoint,
@@ -171,13 +172,14 @@ def _stages(
 
     Rows of others may be filled from the first time on, and must be by the second.
     """
-    find_edges(bound, network_rows)
     if bound.model.layerless:
-        sum_moments(bound, network_rows)
+        find_moments(bound, network_rows)
         compute_layerless(bound, result)
+        forces_from_moments(bound, network_rows, result, virials=not forces_alone)
     else:
+        find_edges(bound, network_rows)
         yield from _between(bound, network_rows, coulomb_list, result)
-    forces(bound, network_rows, result, virials=not forces_alone)
+        forces(bound, network_rows, result, virials=not forces_alone)
     for repulsion, rows in zip(bound.repulsions, repulsion_rows, strict=True):
         repulsion.add(bound.state, bound.atoms, rows, result, bound.launch)
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -46,6 +47,13 @@ class SplitFP16:
         scaled = matrix / unit
         hi = scaled.half()
         return cls(hi, ((scaled - hi.float()) * LIFT.value).half(), unit)
+
+    @cached_property
+    def whole(self) -> Tensor:
+        """The matrix itself, for kernels without tensor cores; with 22 bits."""
+        if self.lo is self.hi:
+            return self.hi
+        return (self.hi.float() + self.lo.float() / LIFT.value) * self.unit
 
 
 @dataclass(frozen=True)
@@ -432,9 +440,21 @@ class NetworkWeights:
         self.branch = Branch(self.device)
         self.functions = int(self.embedding_table.shape[-1])
         if self.layerless:
-            # Rows of a power of two, which are read in pieces of 16 bytes.
+            # Rows of a power of two, which are read in pieces of 16 bytes, with functions of zero.
             more = (1 << (self.functions - 1).bit_length()) - self.functions
             self.embedding_table = torch.nn.functional.pad(self.embedding_table, (0, more))
+            self.functions += more
+
+    def contraction(self, rows: Tensor) -> Tensor:
+        """(E, Q, 3, F) for some elements, with weights of zero for functions of zero.
+
+        Args:
+            rows: (E,) int64, rows of the elements in the species tables.
+        """
+        own = self.embedding.contraction(rows)
+        parts = own.unflatten(1, (len(rows), -1))
+        more = self.functions - parts.shape[2]
+        return torch.nn.functional.pad(parts, (0, 0, 0, 0, 0, more)).flatten(1, 2)
 
     @property
     def layerless(self) -> bool:

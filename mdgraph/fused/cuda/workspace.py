@@ -376,6 +376,7 @@ class Shapes:
         readout: dense layers of the readout. Tensor cores truncate sums instead of rounding
             them, so these products take few channels at a time.
         moments, gradients: sums over edges in the embedding, and their adjoint.
+        both_ends: forces of a network without layers.
         message, adjoint: messages with weights from a table, and their adjoint.
         weighed, weighed_adjoint: messages with weights of edges, and their adjoint.
         first_adjoint: sums of the adjoint of the first layer on edges, in the same strips.
@@ -400,6 +401,7 @@ class Shapes:
     layerless: Blocks
     moments: Blocks
     gradients: Blocks
+    both_ends: Blocks
     message: Blocks
     adjoint: Blocks
     weighed: Blocks
@@ -488,6 +490,8 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         head = Blocks(1, whole, whole, 4)
         if atoms < 64:
             dense = readout = Blocks(1, whole, strip, 4)
+    # With 80 registers, as with four edges of `both_ends`, all programs of 3,000 atoms run at once.
+    alone = None if few or whole > TILE else 80
     return Shapes(
         padded=whole,
         mixing=mixing,
@@ -501,9 +505,10 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         edges_middle=middle,
         readout=readout,
         head=head,
-        layerless=Blocks(TILE, strip, whole, 4),
+        layerless=Blocks(1, strip, whole, 1, alone),
         moments=Blocks(1, 8 if 256 <= atoms < 2048 else 16, whole, 1),
         gradients=Blocks(1, 32, whole, 4) if few else Blocks(1, 4, whole, 1),
+        both_ends=Blocks(1, 8 if few else 4, whole, 1),
         message=message,
         adjoint=adjoint,
         weighed=weighed,
@@ -656,7 +661,7 @@ def bound_to(
     sizes = shapes(config.channels, atoms, model.rounded, model.dtype == torch.float64)
     tile = (sizes.layerless if model.layerless else sizes.contraction).atoms
     tiles = tiles_of(state.kinds[:atoms], len(state.elements), tile)
-    contraction = model.embedding.contraction(own_rows)
+    contraction = model.contraction(own_rows)
     adjoint = sizes.adjoint if model.charged is None else sizes.weighed_adjoint
     strips = triton.cdiv(config.channels, adjoint.strip)
     places = [grid.start, grid.cutoff, grid.zone_width, grid.origin]
