@@ -75,6 +75,7 @@ def load_restart_(simulation: Simulation, path: str | Path) -> None:
     skin = record.get("skin", simulation.calculation.skin)
     if not simulation.skin_given and skin != simulation.calculation.skin:
         simulation.set_skin(skin)
+    record.setdefault("inner_steps", simulation.together)  # which older files do not tell
     for name, value in _settings(simulation).items():
         if record.get(name) != value:
             raise InputError(
@@ -194,6 +195,7 @@ def _settings(simulation: Simulation) -> dict[str, Any]:
         "restraints": None if springs is None else springs.restraints.settings(),
         "biases": None if biases is None else biases.settings(),
         "remove_momentum": simulation.remove_momentum,
+        "inner_steps": simulation.together,
         "online": simulation.online.settings(),
     }
 

@@ -26,7 +26,7 @@ from mdgraph.io.formats import read_trajectory
 from mdgraph.runs import folder as directory
 from mdgraph.runs import md
 from mdgraph.runs.config import MDConfig, MinimizeConfig, RunConfig
-from mdgraph.runs.config_fields import nearest, replicas_text
+from mdgraph.runs.config_fields import DEFAULT_ENSEMBLE, nearest, replicas_text
 from mdgraph.runs.config_files import (
     Entry,
     check_keys,
@@ -126,7 +126,9 @@ class FinishedRun:
         left_out = _OF_THE_START
         if not isinstance(self.configuration, kind):
             left_out |= _LENGTHS
-        if (ensemble := named_ensemble(str(others.get("ensemble", "")))) is not None:
+        # After a minimum, options of its cell are those of dynamics whose cell varies alone.
+        word = "" if isinstance(self.configuration, MDConfig) else DEFAULT_ENSEMBLE
+        if (ensemble := named_ensemble(str(others.get("ensemble", word)))) is not None:
             known = {name for entry in ENSEMBLES.values() for name in entry.defaults}
             left_out |= known - ensemble.defaults.keys()
         options = {

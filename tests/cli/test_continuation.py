@@ -114,6 +114,20 @@ class TestFrom:
         assert (done.status, "(4 of 4 steps)" in done.out) == (0, True), done.err
         assert "copper-pbe" in done.err
 
+    def test_dynamics_follow_a_minimisation_of_the_cell(
+        self, mdgraph_command: Command, tmp_path: Path
+    ) -> None:
+        """Its coupling is that of an ensemble that has one."""
+        run, cell = tmp_path / "run", ("--coupling", "x,y", "--pressure-bar", 5)
+        write(crystal := tmp_path / "crystal.extxyz", bulk("Cu", cubic=True).repeat(2))
+        done = mdgraph_command("minimise", crystal, *COPPER, *cell, "--steps", 3, "--out", run)
+        assert done.status == 0, done.err
+        for ensemble, coupling in (((), None), (("--ensemble", "npt"), "x,y")):
+            new = tmp_path / f"new{len(ensemble)}"
+            done = mdgraph_command("md", "--from", run, *ensemble, "--steps", 2, "--out", new)
+            assert done.status == 0, done.err
+            assert configuration_in(new)["coupling"] == coupling
+
     def test_what_cannot_be_is_refused_and_nothing_written(
         self, mdgraph_command: Command, slab: Path, tmp_path: Path
     ) -> None:

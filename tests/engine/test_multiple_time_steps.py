@@ -269,6 +269,15 @@ def test_a_run_is_resumed_to_the_same_bits(integrator: Any, tmp_path: Path) -> N
     assert torch.equal(whole.view().forces, second.view().forces)
 
 
+def test_a_run_of_another_outer_step_is_not_resumed(tmp_path: Path) -> None:
+    path = tmp_path / "restart.safetensors"
+    first = run_of(VelocityVerlet(1.0), inner_steps=4)
+    first.run(8)
+    save_restart(first, path)
+    with pytest.raises(InputError, match="was written with inner_steps 4, now it is 2; resume"):
+        load_restart_(run_of(VelocityVerlet(1.0), inner_steps=2), path)
+
+
 def test_lists_that_overflow_within_a_step_are_grown(monkeypatch: pytest.MonkeyPatch) -> None:
     """The atoms come together, so that both lists overflow on the way."""
     system = argon(2)
