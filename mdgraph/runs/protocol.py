@@ -123,7 +123,7 @@ class FinishedRun:
                 f"{self.folder.record} is of an earlier release, which did not record the options "
                 f"that were given; begin from {self.folder.end}, and give the options again."
             )
-        left_out = _OF_THE_START
+        left_out = set(_OF_THE_START)
         if not isinstance(self.configuration, kind):
             left_out |= _LENGTHS
         # After a minimum, options of its cell are those of dynamics whose cell varies alone.
