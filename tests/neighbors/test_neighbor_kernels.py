@@ -321,6 +321,8 @@ def test_each_atom_makes_a_build_due_and_only_once(
 ) -> None:
     """By one program, by two with a flag each, or by two with one flag."""
     monkeypatch.setattr(triton_builder, "OWN_FLAGS", flags)
+    if block == 2 and torch.cuda.is_available():
+        pytest.skip("programs of two atoms are for the interpreter")
     monkeypatch.setattr(triton_builder, "BLOCK", block)
     both = Both([small((True,) * 3, 42)], 3.5, 1.2, search="cell list", cell_varies=False)
     places = both.host.positions.numpy().copy()

@@ -29,6 +29,7 @@ from mdgraph.fused.cuda.workspace import LaunchPlan
 from mdgraph.gpu.launch import launching_ahead
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.gpu.vectors import added, difference, less_outer, load_vector
+from mdgraph.models.kernels.algebra import load
 from mdgraph.neighbors import NeighborRows
 from mdgraph.state import State
 
@@ -452,23 +453,24 @@ def moments_kernel(
 
 
 @triton.jit
-def scaled_adjoint(d, inside, STRIDE: tl.constexpr):
-    """The adjoint moments at `d`, times the constants of the basis."""
-    d0 = tl.load(d, mask=inside, other=0.0) * _ROOT3
-    d1 = tl.load(d + STRIDE, mask=inside, other=0.0) * _ROOT2
-    d2 = tl.load(d + 2 * STRIDE, mask=inside, other=0.0) * _ROOT2
-    d3 = tl.load(d + 3 * STRIDE, mask=inside, other=0.0) * _ROOT2
-    d4 = tl.load(d + 4 * STRIDE, mask=inside, other=0.0) * _ROOT2
-    d5 = tl.load(d + 5 * STRIDE, mask=inside, other=0.0) * _ROOT2
-    d6 = tl.load(d + 6 * STRIDE, mask=inside, other=0.0) * _SIXTH
-    d7 = tl.load(d + 7 * STRIDE, mask=inside, other=0.0) * _ROOT2
-    d8 = tl.load(d + 8 * STRIDE, mask=inside, other=0.0) * _ROOT2
-    return d0, d1, d2, d3, d4, d5, d6, d7, d8
+def scaled(d):
+    """Adjoint moments times the constants of the basis."""
+    return (
+        d[0] * _ROOT3,
+        d[1] * _ROOT2,
+        d[2] * _ROOT2,
+        d[3] * _ROOT2,
+        d[4] * _ROOT2,
+        d[5] * _ROOT2,
+        d[6] * _SIXTH,
+        d[7] * _ROOT2,
+        d[8] * _ROOT2,
+    )
 
 
 @triton.jit
 def polynomials_adjoint(d, x, y, z):
-    """H = sum_c D_c Y_c, and sum_c D_c dY_c/du, for adjoint moments of `scaled_adjoint`."""
+    """H = sum_c D_c Y_c, and sum_c D_c dY_c/du, for adjoint moments of `scaled`."""
     d0, d1, d2, d3, d4, d5, d6, d7, d8 = d
     gx = y * d4 + z * d7 + x * d8 - 2.0 * x * d6
     gy = x * d4 + z * d5 - y * d8 - 2.0 * y * d6
@@ -523,8 +525,8 @@ def edge_gradients_kernel(
     # All of a padded row is read, in pieces of 16 bytes.
     READ: tl.constexpr = K - 1 if APART else ROW
     if APART:
-        by_window = scaled_adjoint(d + K - 1, True, E * K)
-    by_others = scaled_adjoint((d + k)[None, :], (k < TILED)[None, :], E * K)
+        by_window = scaled(load(d + K - 1, E * K, True))
+    by_others = scaled(load((d + k)[None, :], E * K, (k < TILED)[None, :]))
     group = groups + atom * (E + 1) + kind
     end = tl.load(group + 1)
     for start in range(tl.load(group), end, WIDTH):
@@ -645,7 +647,7 @@ def edges_of_moments(bound: LaunchPlan) -> int:
     """Edges whose moments are added at a time, on which bits depend."""
     step = bound.shapes.moments.step
     # Sums of a step at once need twice the registers for twice the edges.
-    return min(step, 8) if bound.model.layerless else step
+    return min(step, 4) if bound.model.layerless else step
 
 
 def moment_sizes(bound: LaunchPlan) -> dict[str, Any]:

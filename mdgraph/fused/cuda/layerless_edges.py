@@ -25,7 +25,7 @@ from mdgraph.fused.cuda.edges import (
     moment_sizes,
     moments_of,
     polynomials_adjoint,
-    scaled_adjoint,
+    scaled,
     sum_moments,
     tile_of_slots,
     write_edges,
@@ -33,6 +33,7 @@ from mdgraph.fused.cuda.edges import (
 from mdgraph.fused.cuda.workspace import LaunchPlan
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
 from mdgraph.gpu.vectors import added, less_outer
+from mdgraph.models.kernels.algebra import load
 from mdgraph.neighbors import NeighborRows
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -140,7 +141,7 @@ def both_ends_kernel(
     force = (zero, zero, zero)
     virial = (zero, zero, zero, zero, zero, zero, zero, zero, zero)
     for kind in range(E):
-        own = scaled_adjoint((adjoint + atom * (9 * E * K) + kind * K + k)[None, :], inside, E * K)
+        own = load((adjoint + atom * (9 * E * K) + kind * K + k)[None, :], E * K, inside)
         group = groups + atom * (E + 1) + kind
         end = tl.load(group + 1)
         for start in range(tl.load(group), end, WIDTH):
@@ -155,7 +156,7 @@ def both_ends_kernel(
             inverse = tl.load(unit + edge * 4 + 3, mask=valid, other=1.0)
             there = adjoint + neighbor_in(both) * (9 * E * K) + of_atom * K
             known = valid[:, None] & inside
-            other = scaled_adjoint(there[:, None] + k[None, :], known, E * K)
+            other = load(there[:, None] + k[None, :], E * K, known)
             at = table + interval_in(both)[:, None] * (4 * ROW) + k[None, :]
             values, slopes = polynomials(at, u, known, ROW)
             d = (
@@ -169,7 +170,8 @@ def both_ends_kernel(
                 own[7] + other[7],
                 own[8] + other[8],
             )
-            h, gx, gy, gz = polynomials_adjoint(d, x[:, None], y[:, None], z[:, None])
+            # Sums before factors, which a multiply-add would give to one of both ends.
+            h, gx, gy, gz = polynomials_adjoint(scaled(d), x[:, None], y[:, None], z[:, None])
             along = tl.sum(slopes * h, 1)
             gx, gy, gz = tl.sum(values * gx, 1), tl.sum(values * gy, 1), tl.sum(values * gz, 1)
             along -= (x * gx + y * gy + z * gz) * inverse

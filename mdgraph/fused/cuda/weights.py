@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -30,30 +29,25 @@ class SplitFP16:
         hi, lo: float16, and the matrix is unit (hi + lo / 2^11); without a split, and in
             float64, both are the matrix itself.
         unit: a power of two.
+        whole: the matrix itself, for kernels without tensor cores.
     """
 
     hi: Tensor
     lo: Tensor
     unit: float
+    whole: Tensor
 
     @classmethod
     def of(cls, matrix: Tensor, split: bool = True) -> "SplitFP16":
         """Splits a matrix, or keeps it if its products run in its own dtype; syncs."""
         matrix = matrix.contiguous()
         if matrix.dtype == torch.float64 or not split:
-            return cls(matrix, matrix, 1.0)
+            return cls(matrix, matrix, 1.0, matrix)
         # The largest number becomes 8 to 16, far from both ends of the range of float16.
         unit = 2.0 ** (math.frexp(float(matrix.abs().max()))[1] - 4)
         scaled = matrix / unit
         hi = scaled.half()
-        return cls(hi, ((scaled - hi.float()) * LIFT.value).half(), unit)
-
-    @cached_property
-    def whole(self) -> Tensor:
-        """The matrix itself, for kernels without tensor cores; with 22 bits."""
-        if self.lo is self.hi:
-            return self.hi
-        return (self.hi.float() + self.lo.float() / LIFT.value) * self.unit
+        return cls(hi, ((scaled - hi.float()) * LIFT.value).half(), unit, matrix)
 
 
 @dataclass(frozen=True)

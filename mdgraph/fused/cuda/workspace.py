@@ -490,8 +490,6 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         head = Blocks(1, whole, whole, 4)
         if atoms < 64:
             dense = readout = Blocks(1, whole, strip, 4)
-    # With 80 registers, as with four edges of `both_ends`, all programs of 3,000 atoms run at once.
-    alone = None if few or whole > TILE else 80
     return Shapes(
         padded=whole,
         mixing=mixing,
@@ -505,7 +503,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         edges_middle=middle,
         readout=readout,
         head=head,
-        layerless=Blocks(1, strip, whole, 1, alone),
+        layerless=Blocks(1, 32, whole, 1),
         moments=Blocks(1, 8 if 256 <= atoms < 2048 else 16, whole, 1),
         gradients=Blocks(1, 32, whole, 4) if few else Blocks(1, 4, whole, 1),
         both_ends=Blocks(1, 8 if few else 4, whole, 1),
