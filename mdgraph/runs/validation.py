@@ -1,5 +1,6 @@
 """`mdgraph validate`: checks of a potential, a line each, with a page of pictures and JSON."""
 
+import io
 import json
 import logging
 from collections.abc import Generator, Iterator, Sequence
@@ -28,6 +29,7 @@ from mdgraph.units import SYMBOLS
 if TYPE_CHECKING:
     from mdgraph.data import LabelledFrame
     from mdgraph.runs.potential import Source
+    from mdgraph.system import System
     from mdgraph.validate.judge import Judge
     from mdgraph.validate.verdicts import Check
 
@@ -35,9 +37,12 @@ logger = logging.getLogger(__name__)
 
 JSON_FILE: Final = "validation.json"
 PAGE_FILE: Final = "validation.html"
+LABELS_FILE: Final = "labels.extxyz"
 
 AMBIENT: Final = 300.0
 """K, where no name tells the temperature of the data."""
+
+STRUCTURES: Final = (".extxyz", ".xyz")
 
 SPARSE: Final = 100.0
 """A^3 an atom; periodic frames with more room are atoms in a box."""
@@ -69,6 +74,20 @@ def validate(
         Literal["gfn2", "none"],
         typer.Option(help="What energies of molecules are held against: GFN2-xTB by tblite."),
     ] = "gfn2",
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="Structures labelled at the level of the potential, which judge before GFN2-xTB "
+            f"does, in eV and A; without it, {LABELS_FILE} beside the potential.",
+        ),
+    ] = None,
+    wanted: Annotated[
+        Path | None,
+        typer.Option(
+            "--write-structures",
+            help="File (.extxyz) for structures whose labels would decide what is look or wrong.",
+        ),
+    ] = None,
     temperature: Annotated[
         float | None,
         typer.Option(
@@ -101,6 +120,13 @@ def validate(
     for name in (JSON_FILE, PAGE_FILE):
         refuse_existing(out / name, overwrite=overwrite, option=True)
     check_folder(out)
+    if wanted is not None:
+        if wanted.suffix not in STRUCTURES:
+            raise InputError(
+                f"Structures are written as extended XYZ, not as '{wanted.name}'; end it in "
+                ".extxyz."
+            )
+        refuse_existing(wanted, overwrite=overwrite, option=True)
     # Imported here, so that the command line starts fast.
     import_torch()
     from mdgraph.devices import device_named, hardware_name
@@ -130,6 +156,7 @@ def validate(
         names = [*dict.fromkeys(frame.group for frame in frames), "" if data is None else data.name]
         temperature = float(max(temperatures_in(names), default=AMBIENT))
     _check_known(source, frames)
+    labelled = _labels_of(source, labels, frames)
     place = device_named(device)
     checks: list[Check] = []
     # What relaxes is in a check's sentence.
@@ -145,6 +172,7 @@ def validate(
             interval=interval,
             training=training,
             picoseconds=picoseconds,
+            labels=labelled,
         ):
             checks.append(check)
             typer.echo(printable(f"{check.verdict:<5}  {check.name}: {check.sentence}"))
@@ -153,7 +181,7 @@ def validate(
         "potential": f"{source.name}, sha256 {source.sha256[:12]}",
         "level of theory": source.potential.config.level_of_theory or "not stated",
         "frames": f"{len(frames)} of {data.name}{part}" if data is not None else "its start",
-        "judge of molecules": judge,
+        "judge of molecules": judge if labelled is None else f"labels of {labelled[0]}, {judge}",
         "temperature": f"{temperature:g} K",
         "extent": "quick" if quick else "full",
         "hardware": hardware_name(place),
@@ -170,12 +198,44 @@ def validate(
         out.mkdir(parents=True, exist_ok=True)
     for name, content in ((JSON_FILE, f"{text}\n"), (PAGE_FILE, html)):
         _write(out / name, content, new=not overwrite)
+    if wanted is not None:
+        count = _write_structures(wanted, checks, frames, new=not overwrite)
+        typer.echo(printable(f"{count} structures to label written to {wanted}"))
     counts = ", ".join(
         f"{sum(check.verdict is kind for check in checks)} {kind}" for kind in Verdict
     )
     typer.echo(printable(f"{counts}; {out / PAGE_FILE}"))
     if verdict is Verdict.WRONG:
         raise typer.Exit(1)
+
+
+def _write_structures(
+    path: Path, checks: "Sequence[Check]", frames: "Sequence[LabelledFrame]", *, new: bool
+) -> int:
+    """Writes what labels would decide, what is wrong first, and returns how many there are.
+
+    Where there is any, a few frames of the data are written before it, whose new labels tell
+    whether they are of the same level.
+    """
+    import ase.io
+
+    from mdgraph.io.structures import to_ase
+    from mdgraph.validate.labels import repeated_frames
+    from mdgraph.validate.verdicts import Verdict
+
+    ranked = sorted(checks, key=lambda check: check.verdict is not Verdict.WRONG)
+    systems = {name: one for check in ranked for name, one in check.structures.items()}
+    if systems:
+        systems = repeated_frames(frames) | systems
+    written = []
+    for name, system in systems.items():
+        atoms = to_ase(system.replace(fixed=None))
+        atoms.info["kind"] = name
+        written.append(atoms)
+    text = io.StringIO()
+    ase.io.write(text, written, format="extxyz")
+    _write(path, text.getvalue(), new=new)
+    return len(written)
 
 
 def _write(target: Path, text: str, *, new: bool) -> None:
@@ -208,6 +268,45 @@ def read_frames(path: Path, options: dict[str, Any]) -> "list[LabelledFrame]":
     if not frames:
         raise InputError(f"{path} holds no frames; give a file with frames.")
     return frames
+
+
+def _labels_of(
+    source: "Source", path: Path | None, frames: "Sequence[LabelledFrame]"
+) -> "tuple[str, list[LabelledFrame]] | None":
+    """Name of the file of labels, and what it holds; None if it is not given and none is known.
+
+    Raises:
+        FileError, InputError: see `import_file`; labels that are given can judge nothing here.
+    """
+    from mdgraph.data.importing import import_file
+    from mdgraph.data.keys import Request
+    from mdgraph.validate.labels import check_labels, of_molecules
+
+    own = path is None
+    if path is None:
+        path = None if source.folder is None else source.folder / LABELS_FILE
+        if path is None or not path.exists():
+            return None
+    labels = list(import_file(path, Request(missing="keep"))[0])
+    molecules = molecules_of(frames)
+    if own and not of_molecules(labels, molecules):
+        return None
+    check_labels(path.name, labels, molecules)
+    return path.name, of_molecules(labels, molecules)
+
+
+def molecules_of(frames: "Sequence[LabelledFrame]") -> "list[System]":
+    """Molecules that are scanned: frames in vacuum, else one that is cut out of a liquid."""
+    from mdgraph.data.bonding import kind_of
+    from mdgraph.validate.bonds import cut
+
+    several = [frame for frame in frames if len(frame) > 1]
+    molecules = [frame.system() for frame in several if not frame.pbc.any()]
+    if not molecules:
+        liquid = next((frame for frame in several[:1] if kind_of(frame) == "liquid"), None)
+        if liquid is not None and liquid.pbc.all() and not liquid.charge:
+            molecules = [cut(liquid.system(), "molecule")]
+    return molecules
 
 
 def read_held_out(path: Path, split: Path) -> "tuple[list[LabelledFrame], str]":
@@ -282,6 +381,7 @@ def all_checks(
     interval: float | None = None,
     training: "Sequence[LabelledFrame]" = (),
     picoseconds: float | None = None,
+    labels: "tuple[str, Sequence[LabelledFrame]] | None" = None,
 ) -> "Iterator[Check]":
     """Yields all checks that frames allow, in the order of the page.
 
@@ -296,11 +396,11 @@ def all_checks(
         interval: fs from one frame to the next, if they are a trajectory.
         training: frames that were trained on, if `frames` were held out of the same data.
         picoseconds: of each run of dynamics; None takes what `dynamics_checks` does.
+        labels: name of a file of labels, and those of molecules that are scanned.
     """
     from mdgraph.data.bonding import kind_of
     from mdgraph.data.dataset import evenly_spaced
     from mdgraph.models import check_species
-    from mdgraph.validate.bonds import cut
     from mdgraph.validate.crystal_checks import crystal_checks
     from mdgraph.validate.crystals import crystal_compounds, crystal_elements
     from mdgraph.validate.dynamics_checks import dynamics_checks
@@ -310,6 +410,7 @@ def all_checks(
         frame_checks,
         look_alikes_check,
     )
+    from mdgraph.validate.labels import labels_check
     from mdgraph.validate.molecule_checks import molecule_checks
     from mdgraph.validate.verdicts import Check, Verdict
 
@@ -321,15 +422,15 @@ def all_checks(
         yield look_alikes_check(chosen, training, potential, device)
     several = [frame for frame in frames if len(frame) > 1]
     molecular = [frame for frame in several if not frame.pbc.any()]
-    molecules = [frame.system() for frame in molecular]
-    if not molecules:
-        liquid = next((frame for frame in several[:1] if kind_of(frame) == "liquid"), None)
-        if liquid is not None and liquid.pbc.all() and not liquid.charge:
-            molecules = [cut(liquid.system(), "molecule")]
+    molecules = molecules_of(frames)
     if molecules:
         judging = yield from _judge(source, molecular, judge)
+        judges: Sequence[LabelledFrame] = ()
+        if labels is not None:
+            check, judges = labels_check(*labels, molecular, training)
+            yield check
         yield from molecule_checks(
-            molecules, potential, device, judge=judging, quick=quick, seed=seed
+            molecules, potential, device, judge=judging, labels=judges, quick=quick, seed=seed
         )
     # Atoms in a box are no crystals, and run nowhere.
     dense = [frame for frame in frames if _is_dense(frame)]

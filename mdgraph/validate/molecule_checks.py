@@ -6,7 +6,7 @@ above that of the lowest relaxed structure known of the same atoms.
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mdgraph.data.dataset import LabelledFrame
 from mdgraph.engine import FIRE
 from mdgraph.engine.batches import Evaluate, evaluate_with
 from mdgraph.engine.calculation import as_evaluator
@@ -23,13 +24,24 @@ from mdgraph.precision import precision_named
 from mdgraph.system import System, hill_formula
 from mdgraph.units import SPEED_OF_LIGHT
 from mdgraph.validate.judge import JUDGE_NAME, Judge
+from mdgraph.validate.labels import (
+    LABEL_NAME,
+    SAME,
+    Judged,
+    Labels,
+    Rest,
+    labels_text,
+    of_molecules,
+    rest_of,
+)
 from mdgraph.validate.random_checks import random_molecule_checks
-from mdgraph.validate.scans import Molecule, Scan, all_scans, mode_scans
+from mdgraph.validate.scans import JUDGED_TO, Molecule, Scan, all_scans, mode_scans
 from mdgraph.validate.verdicts import Check, Curves, Verdict, worst
 
 logger = logging.getLogger(__name__)
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 HOLE: Final = 0.3
 """eV below the lowest relaxed energy known, where the judge is not so low. A trap that deep holds
@@ -102,45 +114,36 @@ JUDGE_FREE: Final = ("bonds", "angles", "hydrogens")
 
 
 @dataclass(frozen=True, eq=False)
-class Rest:
-    """Energies of the lowest relaxed structure known, eV.
-
-    Attributes:
-        energy: by the potential.
-        judge: by the judge; NaN without one.
-    """
-
-    energy: float
-    judge: float
-
-
-@dataclass(frozen=True, eq=False)
 class ScanResult:
     """One scan and its verdict.
 
     Attributes:
         scan: what was evaluated.
         energy: (P,) eV above rest, by the potential.
-        judge: (P,) eV above rest, by the judge; NaN where it was not asked.
+        judged: (P,) what that is held against.
         verdict: the conclusion.
         reason: what is wrong in words; empty where nothing is.
         size: eV, of what is wrong.
         numbers: hole, wall, pass and fall, eV.
+        doubtful: places that a label would decide.
     """
 
     scan: Scan
     energy: Array
-    judge: Array
+    judged: Judged
     verdict: Verdict
     reason: str
     size: float
     numbers: dict[str, Any] = field(default_factory=dict)
+    doubtful: Sequence[int] = ()
 
     def curves(self) -> Curves:
         """Both energies, without those far up."""
         lines = {"potential": self.energy}
-        if np.isfinite(self.judge).any():
-            lines[JUDGE_NAME] = self.judge
+        if np.isfinite(self.judged.judge).any():
+            lines[JUDGE_NAME] = self.judged.judge
+        if self.judged.labelled.any():
+            lines["label"] = np.where(self.judged.labelled, self.judged.energy, np.nan)
         shown = {
             name: np.where(np.abs(energy) < SHOWN_BELOW, energy, np.nan)
             for name, energy in lines.items()
@@ -185,6 +188,7 @@ def molecule_checks(
     device: torch.device,
     *,
     judge: Judge | None,
+    labels: Sequence[LabelledFrame] = (),
     quick: bool = False,
     seed: int = 0,
 ) -> Iterator[Check]:
@@ -196,6 +200,8 @@ def molecule_checks(
         device: of the evaluation.
         judge: gives energies that are independent of the potential's training; None leaves to
             physics what it can judge.
+        labels: structures with energies of the level that the potential was trained on, which judge
+            before `judge` does.
         quick: fewer points, and no relaxed torsions.
         seed: of the orientations of dimers.
     """
@@ -206,14 +212,20 @@ def molecule_checks(
     several = [group for group in groups.values() if len(group[0]) > 1]
     for group in several[:MOST_MOLECULES]:
         try:
-            yield from _checks_of(group, probe, judge, quick, seed)
+            own = Labels(of_molecules(labels, group[:1]), probe.evaluate)
+            yield from _checks_of(group, probe, judge, own, quick, seed)
         except MDGraphError as error:
             name = f"scans of {hill_formula(group[0].numbers.tolist())}"
             yield Check(name, Verdict.WRONG, f"The scans ended early: {error}")
 
 
 def _checks_of(
-    group: Sequence[System], probe: MoleculeProbe, judge: Judge | None, quick: bool, seed: int
+    group: Sequence[System],
+    probe: MoleculeProbe,
+    judge: Judge | None,
+    labels: Labels,
+    quick: bool,
+    seed: int,
 ) -> Iterator[Check]:
     title = hill_formula(group[0].numbers.tolist())
     same = [frame for frame in group if np.array_equal(frame.numbers, group[0].numbers)]
@@ -229,7 +241,7 @@ def _checks_of(
     except MDGraphError as error:
         yield Check(f"minimum of {title}", Verdict.WRONG, f"It cannot be relaxed: {error}")
         return
-    yield _minimum_check(title, start, system, force, probe, judge)
+    yield _minimum_check(title, start, system, force, probe, judge, labels)
     yield _vibration_check(title, system, hessian)
     molecule = Molecule(system)
     scans = all_scans(molecule, quick, seed)
@@ -238,47 +250,60 @@ def _checks_of(
     if not quick:
         scans += _relaxed_torsions(molecule, scans, probe)
     curves = _energies(scans, probe)
-    alone = _at_rest(system, probe, judge)
-    rest = _lowest(alone, scans, curves, judge)
+    energy = probe.evaluate([system], "structure")[0].energy
+    alone = rest_of(system, energy, judge, labels)
+    lowest = _lowest(scans, curves, energy)
+    rest = alone if lowest is None else rest_of(*lowest, judge, labels)
+    counted_from = {"minimum": system}
+    if lowest is not None:
+        counted_from["lowest relaxed torsion"] = lowest[0]
+    yield from _lacking_check(title, list(counted_from), (alone, rest), labels)
+    needed = {f"{name} of {title}": one for name, one in counted_from.items()}
     results = []
     for scan, values, other in zip(scans, curves, _judge_energies(scans, judge), strict=True):
         # Pairs are judged by what binds them, not by twice what the judge says of one molecule.
         zero = rest if scan.copies == 1 else alone
-        energy, judged = values - scan.copies * zero.energy, other - scan.copies * zero.judge
-        results.append(judge_scan(scan, energy, judged))
+        above, judged = values - scan.copies * zero.energy, other - scan.copies * zero.judge
+        errors = labels.errors(scan.systems) - scan.copies * zero.error
+        errors[~_inside(scan)] = np.nan
+        results.append(judge_scan(scan, above, Judged.of(above, judged, errors)))
     for family in dict.fromkeys(scan.family for scan in scans):
         own = [result for result in results if result.scan.family == family]
-        yield family_check(f"{family} of {title}", own)
+        yield family_check(f"{family} of {title}", own, needed)
     wall = (WALL, WALL_SHARE, JUDGED_BELOW)
     yield from random_molecule_checks(
-        title, system, (rest.energy, rest.judge), probe.relax, judge, HOLE, wall, quick
+        title, system, rest, needed, probe.relax, judge, labels, HOLE, wall, quick
     )
 
 
-def _at_rest(system: System, probe: MoleculeProbe, judge: Judge | None) -> Rest:
-    """Energies of a structure that is at rest."""
-    energy = probe.evaluate([system], "structure")[0].energy
-    return Rest(energy, float(judge([system])[0]) if judge else math.nan)
-
-
 def _lowest(
-    alone: Rest,
-    scans: Sequence[Scan],
-    curves: Sequence[Array],
-    judge: Judge | None,
-) -> Rest:
-    """The lowest of a structure at rest and all relaxed torsions."""
+    scans: Sequence[Scan], curves: Sequence[Array], energy: float
+) -> tuple[System, float] | None:
+    """The lowest of all relaxed torsions and its energy, if that is below the energy at rest."""
     relaxed = [
-        (energy, system)
+        (system, value)
         for scan, values in zip(scans, curves, strict=True)
         if scan.family == RELAXED
-        for energy, system in zip(values.tolist(), scan.systems, strict=True)
-        if energy < alone.energy
+        for value, system in zip(values.tolist(), scan.systems, strict=True)
+        if value < energy
     ]
-    if not relaxed:
-        return alone
-    energy, system = min(relaxed, key=lambda one: one[0])
-    return Rest(energy, float(judge([system])[0]) if judge else math.nan)
+    return min(relaxed, key=lambda one: one[1], default=None)
+
+
+def _lacking_check(
+    title: str, wanted: Sequence[str], rests: Sequence[Rest], labels: Labels
+) -> Iterator[Check]:
+    """A look where labels lack a structure that energies are counted from."""
+    lacking = [
+        name
+        for name, rest in zip(wanted, rests, strict=False)
+        if len(labels) and not math.isfinite(rest.error)
+    ]
+    if lacking:
+        text = f"None is within {SAME:g} A of the {' or the '.join(lacking)}, from which energies "
+        text += "are counted, so they judge nothing that is counted from it; write it by "
+        text += "--write-structures, and label it."
+        yield Check(f"labels of {title}", Verdict.LOOK, text)
 
 
 def _minimum_check(
@@ -288,6 +313,7 @@ def _minimum_check(
     force: float,
     probe: MoleculeProbe,
     judge: Judge | None,
+    labels: Labels,
 ) -> Check:
     name = f"minimum of {title}"
     before, after = Molecule(start), Molecule(system)
@@ -296,18 +322,23 @@ def _minimum_check(
     if not math.isfinite(fell):
         return Check(name, Verdict.WRONG, "The energy at rest is not finite.")
     rise = float(np.diff(judge([start, system]))[0]) if judge is not None else math.nan
+    by, label = JUDGE_NAME, -fell - float(np.diff(labels.errors([start, system]))[0])
+    if math.isfinite(label):
+        by, rise = LABEL_NAME, label
     numbers: dict[str, Any] = {
         "fell_eV": round(fell, 4),
         "judge_rises_eV": _rounded(rise),
+        "labelled": math.isfinite(label),
         "largest_force_eV_per_A": round(force, 5),
         "bonds_lost": [before.label(*bond) for bond in before.bonds if bond not in after.bonds],
         "bonds_made": [after.label(*bond) for bond in after.bonds if bond not in before.bonds],
     }
     text = f"A frame relaxes by {fell:.2f} eV"
     if rise > HOLE:
-        text += f"; by {JUDGE_NAME} it rises by {rise:.2f} eV there."
-        return Check(name, Verdict.WRONG, text, numbers)
-    text += f", by {JUDGE_NAME} {-rise:.2f} eV" if math.isfinite(rise) else ""
+        text += f"; by {by} it rises by {rise:.2f} eV there."
+        wanted = {} if math.isfinite(label) else {f"frame of {title}": start, name: system}
+        return Check(name, Verdict.WRONG, text, numbers, structures=wanted)
+    text += f", by {by} {-rise:.2f} eV" if math.isfinite(rise) else ""
     look = False
     if before.bonds != after.bonds:
         look, text = True, f"{text}; its bonds change"
@@ -487,28 +518,36 @@ def _same_bonds(scan: Scan, place: int, molecule: Molecule) -> bool:
     return Molecule(scan.systems[place]).bonds == molecule.bonds
 
 
-def judge_scan(scan: Scan, energy: Array, judge: Array) -> ScanResult:
+def _inside(scan: Scan) -> Mask:
+    """Points that are judged where anything judges: all, but of bonds those up to 1.6."""
+    inside: Mask = scan.judged | ((scan.x <= JUDGED_TO) | (scan.family != "bonds"))
+    return inside
+
+
+def judge_scan(scan: Scan, energy: Array, judged: Judged) -> ScanResult:
     """The verdict of one scan.
 
     Args:
         scan: its structures.
         energy: (P,) eV above the lowest relaxed structure known, by the potential.
-        judge: (P,) likewise by the judge, NaN where it has none.
+        judged: (P,) likewise by label and judge.
     """
-    inside = scan.judged | ((scan.x <= 1.6) if scan.family == "bonds" else True)
+    inside, judge = _inside(scan), judged.energy
     at = np.isfinite(judge)
     below = np.where(inside, -energy, -np.inf)
     with np.errstate(invalid="ignore"):
         judge_low = judge < -HOLE
-        judged = np.minimum(judge, JUDGED_BELOW)
+        reach = np.minimum(judge, JUDGED_BELOW)
         above = np.where(at & (judge < JUDGED_BELOW), energy - judge, -np.inf)
-        under = np.where(at, judged - energy, -np.inf)
+        under = np.where(at, reach - energy, -np.inf)
     limit, doubt = (
-        np.where(at, np.maximum(size, share * judged), np.inf)
+        np.where(at, np.maximum(size, share * reach), np.inf)
         for size, share in ((WALL, WALL_SHARE), (DOUBT, DOUBT_SHARE))
     )
     certain = at | (scan.family in JUDGE_FREE)
-    fall = max(0.0, _fall(scan, np.where(inside, energy, np.nan)) - _fall(scan, judge))
+    # Of one judge alone: a step from one to another would hide as large a fall of the potential.
+    whole = judge if judged.labelled[scan.judged].all() else judged.judge
+    fall = max(0.0, _fall(scan, np.where(inside, energy, np.nan)) - _fall(scan, whole))
     numbers = {
         "path": scan.name,
         "lowest_eV": _rounded(float(-below.max())),
@@ -516,42 +555,67 @@ def judge_scan(scan: Scan, energy: Array, judge: Array) -> ScanResult:
         "below_judge_eV": _rounded(float(under.max())),
         "fall_eV": _rounded(fall),
     }
+    if judged.labelled.any():
+        numbers |= _label_numbers(scan, energy, judged)
+    hole = np.where(certain & ~judge_low, below, -np.inf)
+    apart = np.maximum(above, under)
 
-    def where(place: int) -> str:
-        unit = scan.x_label.rpartition("(")[2].rstrip(")") if "(" in scan.x_label else "lengths"
-        return f"{scan.name} at {scan.x[place]:.3g} {unit}"
-
-    def result(verdict: Verdict, reason: str, size: float) -> ScanResult:
-        return ScanResult(scan, energy, judge, verdict, reason, size, numbers)
+    def result(
+        verdict: Verdict, reason: str, size: float, places: Mask | None = None
+    ) -> ScanResult:
+        doubtful = [] if places is None else np.flatnonzero(places & ~judged.labelled).tolist()
+        return ScanResult(scan, energy, judged, verdict, reason, size, numbers, doubtful)
 
     if not np.isfinite(energy[inside]).all():
         return result(Verdict.WRONG, f"{scan.name} has energies that are not finite", math.inf)
-    hole = np.where(certain & ~judge_low, below, -np.inf)
+    places = (hole > HOLE) | (apart > doubt)
     candidates = []
     for excess, bounds, word in (
         (hole, np.full(len(energy), HOLE), "hole of {size:.2f} eV"),
-        (above, limit, "wall, {size:.2f} eV above " + JUDGE_NAME),
-        (under, limit, "pass, {size:.2f} eV below " + JUDGE_NAME),
+        (above, limit, "wall, {size:.2f} eV above {judge}"),
+        (under, limit, "pass, {size:.2f} eV below {judge}"),
     ):
         beyond = np.where(excess > bounds, excess, -np.inf)
-        if (place := int(beyond.argmax())) is not None and beyond[place] > 0.0:
+        place = int(beyond.argmax())
+        if beyond[place] > 0.0:
             size = float(beyond[place])
-            candidates.append((size, f"{word.format(size=size)}, {where(place)}"))
+            text = word.format(size=size, judge=judged.name(place))
+            candidates.append((size, f"{text}, {_where(scan, place)}"))
     if candidates:
         size, reason = max(candidates)
-        return result(Verdict.WRONG, reason, size)
-    apart = np.maximum(above, under)
+        return result(Verdict.WRONG, reason, size, places)
     if (apart > doubt).any():
         place = int(np.where(apart > doubt, apart, -np.inf).argmax())
-        text = f"{apart[place]:.2f} eV from {JUDGE_NAME}, {where(place)}"
-        return result(Verdict.LOOK, text, float(apart[place]))
+        text = f"{apart[place]:.2f} eV from {judged.name(place)}, {_where(scan, place)}"
+        return result(Verdict.LOOK, text, float(apart[place]), places)
     if fall > FALL:
-        return result(Verdict.LOOK, f"{scan.name} falls by {fall:.2f} eV on its way up", fall)
-    if (below > HOLE).any() and not at.any():
-        place = int(below.argmax())
-        text = f"{below[place]:.2f} eV below the minimum, {where(place)}"
-        return result(Verdict.LOOK, text, float(below[place]))
+        text = f"{scan.name} falls by {fall:.2f} eV on its way up"
+        return result(Verdict.LOOK, text, fall, scan.judged)
+    unknown = np.where(at, -np.inf, below)
+    if (unknown > HOLE).any() and not np.isfinite(judged.judge).any():
+        place = int(unknown.argmax())
+        text = f"{below[place]:.2f} eV below the minimum, {_where(scan, place)}"
+        return result(Verdict.LOOK, text, float(below[place]), unknown > HOLE)
     return result(Verdict.OK, "", 0.0)
+
+
+def _where(scan: Scan, place: int) -> str:
+    """A structure in words."""
+    unit = scan.x_label.rpartition("(")[2].rstrip(")") if "(" in scan.x_label else "lengths"
+    return f"{scan.name} at {scan.x[place]:.3g} {unit}"
+
+
+def _label_numbers(scan: Scan, energy: Array, judged: Judged) -> dict[str, Any]:
+    """What labels say of a scan, and how far the judge lies from them."""
+    places = np.flatnonzero(judged.labelled).tolist()
+    return {
+        "labelled": [_where(scan, place) for place in places],
+        "label_eV": np.round(judged.energy[places], 4).tolist(),
+        "above_label_eV": np.round((energy - judged.energy)[places], 4).tolist(),
+        "judge_above_label_eV": [
+            _rounded(float(value)) for value in (judged.judge - judged.energy)[places]
+        ],
+    }
 
 
 def _fall(scan: Scan, energy: Array) -> float:
@@ -568,13 +632,24 @@ def _fall(scan: Scan, energy: Array) -> float:
     )
 
 
-def family_check(name: str, results: Sequence[ScanResult]) -> Check:
-    """One line for all scans of a family, with the pictures of each."""
+def family_check(
+    name: str, results: Sequence[ScanResult], needed: Mapping[str, System] | None = None
+) -> Check:
+    """One line for all scans of a family, with the pictures of each.
+
+    Args:
+        name: of the line.
+        results: of its scans.
+        needed: structures that labels must hold too, by name.
+    """
     verdict = worst(result.verdict for result in results)
     order = list(Verdict)[::-1]
     ranked = sorted(results, key=lambda result: (order.index(result.verdict), -result.size))
     unlike = [result for result in ranked if result.verdict is not Verdict.OK]
-    judged = any(np.isfinite(result.judge).any() for result in results)
+    every = Judged.together([result.judged for result in results])
+    judged = np.isfinite(every.judge).any() or all(
+        result.judged.labelled[result.scan.judged].all() for result in results
+    )
     count = f"{len(results)} path{'s' * (len(results) != 1)}"
     if unlike:
         text = f"{len(unlike)} of {count}: {unlike[0].reason}."
@@ -588,13 +663,22 @@ def family_check(name: str, results: Sequence[ScanResult]) -> Check:
             ),
             default=0.0,
         )
-        text = f"{count} without hole or wall, at most {apart:.2f} eV from {JUDGE_NAME}."
+        text = f"{count} without hole or wall, at most {apart:.2f} eV from {every.names()}."
     else:
         verdict, text = Verdict.LOOK, f"{count} without a hole, but {NO_JUDGE}."
+    text += labels_text(np.concatenate([result.energy for result in results]), every)
     panels = {
         f"{result.scan.name}: {result.verdict}": result.curves() for result in ranked[:MOST_PANELS]
     }
-    return Check(name, verdict, text, {"paths": [r.numbers for r in ranked]}, panels=panels)
+    structures = {
+        f"{name}: {_where(result.scan, place)}": result.scan.systems[place]
+        for result in ranked
+        for place in result.doubtful
+    }
+    if structures:
+        structures = {**(needed or {}), **structures}
+    numbers = {"paths": [r.numbers for r in ranked]}
+    return Check(name, verdict, text, numbers, panels=panels, structures=structures)
 
 
 MOST_PANELS: Final = 24

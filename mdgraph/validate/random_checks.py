@@ -9,7 +9,8 @@ energy of cohesion show.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -31,6 +32,7 @@ from mdgraph.system import System
 from mdgraph.units import COVALENT_RADII
 from mdgraph.validate.crystals import DIP, HOLE, WALL, CrystalProbe, Phase
 from mdgraph.validate.judge import JUDGE_NAME, Judge, Wall, far_from, farthest_of
+from mdgraph.validate.labels import Judged, Labels, Rest, labels_text
 from mdgraph.validate.verdicts import Check, Curves, Verdict
 
 Array = NDArray[np.float64]
@@ -224,9 +226,11 @@ def _nearest(system: System) -> float:
 def random_molecule_checks(
     title: str,
     system: System,
-    rest: tuple[float, float],
+    rest: Rest,
+    needed: Mapping[str, System],
     relax: Relax,
     judge: Judge | None,
+    labels: Labels,
     hole: float,
     wall: Wall,
     quick: bool,
@@ -236,9 +240,11 @@ def random_molecule_checks(
     Args:
         title: formula of the molecule.
         system: at rest.
-        rest: eV, of the lowest structure known, by the potential and by the judge.
+        rest: of the lowest structure known.
+        needed: structures that labels must hold too, by name.
         relax: structures at rest, from these, so many steps and this force at most.
         judge: see `Judge`; None leaves to physics what it can judge.
+        labels: judge before it.
         hole: eV below rest of a hole.
         wall: see `Wall`.
         quick: fewer structures and steps.
@@ -258,17 +264,19 @@ def random_molecule_checks(
         rng = np.random.default_rng(_MOLECULES_SEED)
         starts = [draws[place % len(draws)](rng) for place in range(count)]
         starts = [start.replace(charge=system.charge) for start in starts]
-        yield _molecule_check(
-            f"{name} in {title}", starts, rest, relax, judge, hole, wall, STEPS[quick]
+        check = _molecule_check(
+            f"{name} in {title}", starts, rest, relax, judge, labels, hole, wall, STEPS[quick]
         )
+        yield replace(check, structures={**needed, **check.structures} if check.structures else {})
 
 
 def _molecule_check(
     name: str,
     starts: Sequence[System],
-    rest: tuple[float, float],
+    rest: Rest,
     relax: Relax,
     judge: Judge | None,
+    labels: Labels,
     hole: float,
     wall: Wall,
     steps: int,
@@ -283,17 +291,19 @@ def _molecule_check(
                 values.append(one.result.energy)
         except MDGraphError as error:
             return Check(name, Verdict.WRONG, f"Some cannot be relaxed: {error}")
-    energies = np.array(values) - rest[0]
+    energies = np.array(values) - rest.energy
     if not np.isfinite(energies).all():
         return Check(name, Verdict.WRONG, "Energies are not finite where some of them end.")
     contacts = np.array([_contact(system) for system in ends])
-    judged = judge(ends) - rest[1] if judge is not None else np.full(len(ends), np.nan)
+    other = judge(ends) - rest.judge if judge is not None else np.full(len(ends), np.nan)
+    by = Judged.of(energies, other, labels.errors(ends) - rest.error)
+    judged = by.energy
     # Another isomer may lie as low, and so does the judge there, but for its error.
     below = (energies < -hole) & ~(judged < energies + wall[0])
     sure = (
         below
         if judge is not None
-        else below & ((contacts < TOUCHING) | (energies < -SURE * len(starts[0])))
+        else below & (by.labelled | (contacts < TOUCHING) | (energies < -SURE * len(starts[0])))
     )
     far, apart = far_from(judged, energies, wall)
     far &= ~below
@@ -305,27 +315,32 @@ def _molecule_check(
         "lowest_nearest_of_radii": round(float(contacts[lowest]), 3),
         "median_eV": round(float(np.median(energies)), 3),
     }
-    curves = _ordered_curves(energies, judged)
+    curves = _ordered_curves(energies, by.judge)
+    wanted = {
+        f"{name}: structure {n}": ends[n] for n in np.flatnonzero((below | far) & ~by.labelled)
+    }
+    labelled = labels_text(energies, by)
     about = f"{-energies[lowest]:.2f} eV below rest"
     if below.any():
-        by = f", where {JUDGE_NAME} has it {judged[lowest]:.2f} eV above"
-        about += by if math.isfinite(judged[lowest]) else ""
+        other_about = f", where {by.name(lowest)} has it {judged[lowest]:.2f} eV above"
+        about += other_about if math.isfinite(judged[lowest]) else ""
         count = int(sure.sum()) or int(below.sum())
-        text = f"{count} of {len(ends)} end in a hole, one {about}."
-        return Check(name, Verdict.WRONG if sure.any() else Verdict.LOOK, text, numbers, curves)
+        verdict = Verdict.WRONG if sure.any() else Verdict.LOOK
+        text = f"{count} of {len(ends)} end in a hole, one {about}.{labelled}"
+        return Check(name, verdict, text, numbers, curves, structures=wanted)
     if far.any():
         place, side = farthest_of(far, apart, energies, judged)
         text = (
-            f"{far.sum()} of {len(ends)} end far from {JUDGE_NAME}, one {apart[place]:.2f} eV "
-            f"{side} it at {judged[place]:.2f} eV."
+            f"{far.sum()} of {len(ends)} end far from {by.name(place)}, one {apart[place]:.2f} eV "
+            f"{side} it at {judged[place]:.2f} eV.{labelled}"
         )
-        return Check(name, Verdict.LOOK, text, numbers, curves)
+        return Check(name, Verdict.LOOK, text, numbers, curves, structures=wanted)
     text = f"{len(ends)} end without a hole, "
     if energies[lowest] < -hole:
-        text += f"one {about}, as {JUDGE_NAME} has it but for {wall[0]:g} eV."
+        text += f"one {about}, as {by.name(lowest)} has it but for {wall[0]:g} eV."
     else:
         text += f"the lowest {max(0.0, energies[lowest]):.2f} eV above rest."
-    return Check(name, Verdict.OK, text, numbers, curves)
+    return Check(name, Verdict.OK, f"{text}{labelled}", numbers, curves)
 
 
 def _contact(system: System) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdgraph.engine.observables.base import finite_or_null
+from mdgraph.system import System
 
 
 class Verdict(StrEnum):
@@ -69,6 +70,8 @@ class Check:
         numbers: what was measured, by name with unit, ready for JSON.
         curves: of a picture, or None.
         panels: of further small pictures by title, the most telling first.
+        structures: whose labels would decide it, by what they are, with those that energies are
+            counted from; not in the JSON.
     """
 
     name: str
@@ -77,6 +80,7 @@ class Check:
     numbers: Mapping[str, Any] = field(default_factory=dict)
     curves: Curves | None = None
     panels: Mapping[str, Curves] = field(default_factory=dict)
+    structures: Mapping[str, System] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Ready for JSON; numbers that are not finite become None."""
