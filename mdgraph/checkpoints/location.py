@@ -27,6 +27,7 @@ _FOLDER_FILES: Final = (
     "domain.safetensors",
     "metrics.json",
     "start.extxyz",
+    "labels.extxyz",
     *_MATGL_FILES,
 )
 """All that mdgraph reads of the folder of a potential, and so all that it downloads."""

@@ -33,7 +33,7 @@ class Source:
         potential: the module.
         reference: name, absolute path or address with a commit that loads it again.
         sha256: of the file, or of all files in the folder.
-        folder: may hold a start structure and metrics beside the weights; None without one.
+        folder: may hold a start structure, metrics and labels beside the weights; None without one.
         inner: the small potential of a run with two time steps, or None.
         own_terms: how many terms of a sum the potential has by itself, before those added to it.
     """

@@ -200,7 +200,8 @@ def validate(
         _write(out / name, content, new=not overwrite)
     if wanted is not None:
         count = _write_structures(wanted, checks, frames, new=not overwrite)
-        typer.echo(printable(f"{count} structures to label written to {wanted}"))
+        told = f"{count} structures to label written to {wanted}"
+        typer.echo(printable(told if count else f"no line asks for labels, so no {wanted}"))
     counts = ", ".join(
         f"{sum(check.verdict is kind for check in checks)} {kind}" for kind in Verdict
     )
@@ -225,10 +226,10 @@ def _write_structures(
 
     ranked = sorted(checks, key=lambda check: check.verdict is not Verdict.WRONG)
     systems = {name: one for check in ranked for name, one in check.structures.items()}
-    if systems:
-        systems = repeated_frames(frames) | systems
+    if not systems:
+        return 0
     written = []
-    for name, system in systems.items():
+    for name, system in (repeated_frames(frames) | systems).items():
         atoms = to_ase(system.replace(fixed=None))
         atoms.info["kind"] = name
         written.append(atoms)
@@ -279,7 +280,7 @@ def _labels_of(
         FileError, InputError: see `import_file`; labels that are given can judge nothing here.
     """
     from mdgraph.data.importing import import_file
-    from mdgraph.data.keys import Request
+    from mdgraph.data.keys import Keys, Request
     from mdgraph.validate.labels import check_labels, of_molecules
 
     own = path is None
@@ -287,7 +288,15 @@ def _labels_of(
         path = None if source.folder is None else source.folder / LABELS_FILE
         if path is None or not path.exists():
             return None
-    labels = list(import_file(path, Request(missing="keep"))[0])
+    try:
+        labels = list(import_file(path, Request(Keys(forces="none"), missing="keep"))[0])
+    except InputError as error:
+        if "--energy-key" not in str(error):
+            raise
+        raise InputError(
+            f"{path.name} tells no energies of its structures; give them in eV, under the name "
+            "energy."
+        ) from None
     molecules = molecules_of(frames)
     if own and not of_molecules(labels, molecules):
         return None

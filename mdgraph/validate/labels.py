@@ -23,18 +23,22 @@ Array = NDArray[np.float64]
 
 SAME: Final = 0.02
 """A that an atom of a structure is from that of its label at most, once one lies upon the other;
-points of scans are farther from each other than twice that. The energy changes by 0.2 eV over such
-a way where bonds are squeezed, so the potential's is taken of the labelled structure itself."""
+points of scans are farther from each other. The energy changes by 0.2 eV over such a way where
+bonds are squeezed, so the potential's is taken of the labelled structure itself."""
 
 LEVEL_ERROR: Final = 0.01
 """eV RMS by which labels may differ from those of the same frames in the data, after their mean:
 two programs and their grids differ by 0.1 to 3 meV, methods by ten times that."""
 
 REPEATED: Final = 3
+REPEATED_WITHIN: Final = 1e-3
 """Frames of the data that are written beside structures to label, to see whether labels are of
-their level."""
+their level, and A within which an atom is where it was."""
 
 LABEL_NAME: Final = "its label"
+
+_NOTHING: Final = 1e-6
+"""eV."""
 
 
 def distances_to(positions: Array, reference: Array) -> Array:
@@ -54,14 +58,22 @@ def distances_to(positions: Array, reference: Array) -> Array:
     return farthest
 
 
-def nearest_frames(systems: Sequence[System], frames: Sequence[LabelledFrame]) -> NDArray[np.int64]:
-    """Place of the frame that each system (M,) is the structure of, or -1."""
+def nearest_frames(
+    systems: Sequence[System], frames: Sequence[LabelledFrame], within: float = SAME
+) -> NDArray[np.int64]:
+    """Place of the frame that each system (M,) is the structure of, or -1.
+
+    Args:
+        systems: structures.
+        frames: of which they may be.
+        within: A between an atom of both, `SAME` at most.
+    """
     groups: dict[tuple[bytes, float], list[int]] = {}
     for place, system in enumerate(systems):
         key = system.numbers.tobytes(), float(system.charge or 0.0)
         if not system.pbc.any():
             groups.setdefault(key, []).append(place)
-    best, closest = np.full(len(systems), -1), np.full(len(systems), SAME)
+    best, closest = np.full(len(systems), -1), np.full(len(systems), within)
     stacks = {key: np.array([systems[place].positions for place in groups[key]]) for key in groups}
     for number, frame in enumerate(frames):
         key = frame.numbers.astype(np.int64).tobytes(), float(frame.charge)
@@ -140,6 +152,11 @@ class Judged:
         labelled = np.isfinite(errors)
         return cls(np.where(labelled, energy - errors, judge), judge, labelled)
 
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """All that is judged but the structure that others are counted from, on most paths."""
+        return np.isfinite(self.energy) & (np.abs(self.energy) > _NOTHING)
+
     @classmethod
     def together(cls, parts: Sequence["Judged"]) -> "Judged":
         """Of all structures of several scans."""
@@ -148,8 +165,8 @@ class Judged:
 
     def names(self) -> str:
         """By whom structures are judged."""
-        by = {self.name(int(place)) for place in np.flatnonzero(np.isfinite(self.energy))}
-        return " or ".join(sorted(by))
+        by = {self.name(int(place)) for place in np.flatnonzero(self.counted)}
+        return " or ".join(sorted(by)) or JUDGE_NAME
 
     def name(self, place: int) -> str:
         """By whom a structure is judged."""
@@ -169,19 +186,16 @@ def labels_text(energy: Array, judged: Judged) -> str:
         energy: (M,) by the potential, eV above rest.
         judged: see `Judged`.
     """
-    count = int(judged.labelled.sum())
-    if not count:
+    known = judged.counted & judged.labelled
+    if not known.any():
         return ""
     own, other = (
-        float(np.max(np.abs((values - judged.energy)[judged.labelled & np.isfinite(values)])))
-        if (judged.labelled & np.isfinite(values)).any()
-        else math.nan
+        float(np.abs((values - judged.energy)[known & np.isfinite(values)]).max(initial=0.0))
         for values in (energy, judged.judge)
     )
-    verb = "has a label" if count == 1 else "have labels"
-    text = f" {count} of {int(np.isfinite(judged.energy).sum())} structures {verb}, at most "
-    text += f"{own:.2f} eV off"
-    return text + (f", {JUDGE_NAME} {other:.2f}." if math.isfinite(other) else ".")
+    verb = "has a label" if known.sum() == 1 else "have labels"
+    text = f" {known.sum()} of {judged.counted.sum()} structures {verb}, at most {own:.2f} eV off"
+    return text + (f", {JUDGE_NAME} {other:.2f}." if np.isfinite(judged.judge).any() else ".")
 
 
 def check_labels(name: str, labels: Sequence[LabelledFrame], molecules: Sequence[System]) -> None:
@@ -243,7 +257,7 @@ def labels_check(
     trained = nearest_frames(systems, training) >= 0
     kept = [frame for frame, out in zip(labels, trained, strict=True) if not out]
     known = [frame for frame in (*frames, *training) if math.isfinite(frame.energy)]
-    places = nearest_frames(systems, known)
+    places = nearest_frames(systems, known, REPEATED_WITHIN)
     apart = np.array(
         [
             labels[place].energy - known[other].energy

@@ -27,8 +27,8 @@ from mdgraph.engine.observables.frames import FrameReplay
 from mdgraph.errors import InputError
 from mdgraph.system import System
 from mdgraph.units import DIFFUSION, NUMBERS, SPEED_OF_LIGHT, SYMBOLS
-from mdgraph.validate.molecule_checks import HIGHEST
 from mdgraph.validate.verdicts import Check, Curves, Verdict
+from mdgraph.validate.vibrations import HIGHEST
 
 Array = NDArray[np.float64]
 

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import logging
-from collections.abc import Callable
+import re
+import shutil
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ import torch
 from ase import Atoms
 from ase.build import fcc111, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
+from repository import ROOT
 
 from mdgraph.engine.batches import evaluate_with
 from mdgraph.io.structures import read_system
 from mdgraph.runs import validation
-from mdgraph.validate import crystal_checks, dynamics_checks
+from mdgraph.system import System
+from mdgraph.validate import crystal_checks, dynamics_checks, judge, random_checks
 from mdgraph.validate.verdicts import Check
 
 Command = Callable[..., Any]
@@ -187,6 +191,7 @@ def test_slabs_tell_crystals_and_what_is_left_out_is_told(
         ([], "No frames are given and none come with"),
         (["nowhere.xyz"], "nowhere.xyz"),
         (["--frame-interval-fs", "1"], "between frames of DATA"),
+        (["--write-structures", "wanted.db"], "written as extended XYZ, not as 'wanted.db'"),
         (["--out", "/dev/null/out"], "Cannot use /dev/null/out: a part of its path is not a"),
     ],
 )
@@ -197,6 +202,93 @@ def test_wrong_input_is_one_sentence(
     assert done.status in (1, 2)
     assert sentence in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.fixture
+def molecules_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_checks, "MOLECULES", (2, 2))
+    monkeypatch.setattr(dynamics_checks, "dynamics_checks", lambda *_, **__: [])
+
+
+def relabelled(source: Path, target: Path, potential: Path, shift: float) -> Path:
+    """Structures with energies of a potential, counted from elsewhere."""
+    frames = ase.io.read(source, ":")
+    evaluate = evaluate_with(potential, torch.device("cpu"))
+    systems = [System(atoms.numbers, atoms.positions) for atoms in frames]
+    for atoms, result in zip(frames, evaluate(systems, "label"), strict=True):
+        atoms.calc = SinglePointCalculator(atoms, energy=result.energy + shift)
+    ase.io.write(target, frames, format="extxyz")
+    return target
+
+
+@pytest.mark.usefixtures("molecules_alone")
+@pytest.mark.parametrize("beside", [False, True])
+def test_structures_that_are_written_judge_once_they_are_labelled(
+    mdgraph_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    """The judge lacks an eV where O-H is stretched, labels are of the potential itself.
+
+    They are given or lie beside the weights, and tell their level by frames of the data.
+    """
+    folder = tmp_path / "potential"
+    folder.mkdir()
+    shutil.copy(ROOT / "potentials" / "water-pbe0" / "model.safetensors", folder)
+    evaluate = evaluate_with(folder, torch.device("cpu"))
+
+    def judged(systems: Sequence[System]) -> np.ndarray:
+        energies = np.array([result.energy for result in evaluate(systems, "judge")])
+        lengths = [np.linalg.norm(one.positions[1:3] - one.positions[0], axis=1) for one in systems]
+        return energies - (np.max(lengths, axis=1) > 1.2)
+
+    monkeypatch.setattr(judge, "gfn2", lambda: judged)
+    frames = written(tmp_path / "frames.extxyz", folder)
+    wanted = tmp_path / "wanted.extxyz"
+    options = ["--quick", "--device", "cpu", "--overwrite", "--out", tmp_path / "out"]
+    done = mdgraph_command("validate", folder, frames, *options, "--write-structures", wanted)
+    assert done.status == 1
+    assert re.search("wrong  bonds of H2O: 2 of 2 paths: wall, 1.00 eV above GFN2-xTB", done.out)
+    kinds = [atoms.info["kind"] for atoms in ase.io.read(wanted, ":")]
+    assert f"{len(kinds)} structures to label written to" in done.out, done.err
+    assert kinds[:4] == [*(f"frame of the data {n}" for n in (1, 2, 3)), "minimum of H2O"]
+    assert kinds[4].startswith("bonds of H2O: O0-H")
+    place = folder if beside else tmp_path
+    labels = relabelled(wanted, place / "labels.extxyz", folder, 5.0)
+    given = [] if beside else ["--labels", labels]
+    again = mdgraph_command("validate", folder, frames, *options, *given)
+    assert "3 are frames of the data, whose labels differ by" in again.out, again.err
+    assert re.search(
+        r"ok     bonds of H2O: .* structures have labels, at most 0.00 eV off, GFN2-xTB 1.00",
+        again.out,
+    )
+    record = json.loads((tmp_path / "out" / "validation.json").read_text())
+    assert record["judge of molecules"] == "labels of labels.extxyz, gfn2"
+
+
+@pytest.mark.usefixtures("molecules_alone")
+def test_labels_that_can_judge_nothing_are_one_sentence(
+    mdgraph_command: Command, tiny_potential: Path, tmp_path: Path
+) -> None:
+    frames = written(tmp_path / "frames.extxyz", tiny_potential)
+    atoms = molecule("H2O")
+    ase.io.write(tmp_path / "bare.extxyz", atoms)
+    other = molecule("H2O")[[1, 0, 2]]
+    other.calc = SinglePointCalculator(other, energy=1.0)
+    ase.io.write(tmp_path / "order.extxyz", other)
+    ase.io.write(tmp_path / "half.extxyz", [atoms, other])
+    refused = {
+        "bare.extxyz": "bare.extxyz tells no energies of its structures; give them in eV",
+        "half.extxyz": "half.extxyz has no energy for 1 of 2 structures (0); label them",
+        "order.extxyz": "order.extxyz labels H2O, and no molecule that is scanned (H2O) with its",
+        "nowhere.extxyz": "nowhere.extxyz",
+    }
+    for name, sentence in refused.items():
+        out = tmp_path / "out"
+        words = ["--labels", tmp_path / name, "--device", "cpu", "--out", out]
+        done = mdgraph_command("validate", tiny_potential, frames, *words)
+        assert done.status == 1
+        assert sentence in done.err.replace("\n", " ")
+        assert "Traceback" not in done.err
+        assert not out.exists()
 
 
 @pytest.mark.parametrize(("rank", "status"), [("0", 1), ("1", 0)])

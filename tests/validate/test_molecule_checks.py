@@ -13,15 +13,14 @@ from mdgraph.errors import InputError
 from mdgraph.system import System, hill_formula
 from mdgraph.validate import random_checks
 from mdgraph.validate.judge import gfn2, judge_check
+from mdgraph.validate.labels import Judged
 from mdgraph.validate.molecule_checks import (
     FALL,
     HOLE,
     JUDGED_BELOW,
     WALL,
-    brought_to_rest,
     judge_scan,
     molecule_checks,
-    normal_modes,
 )
 from mdgraph.validate.scans import (
     Molecule,
@@ -34,6 +33,7 @@ from mdgraph.validate.scans import (
     transfer_scans,
 )
 from mdgraph.validate.verdicts import Check, Verdict
+from mdgraph.validate.vibrations import brought_to_rest, normal_modes
 
 CPU = torch.device("cpu")
 
@@ -158,6 +158,11 @@ def scan_of(count: int, family: str = "torsions") -> Scan:
     return Scan(family, "path", x, [system] * count, np.full(count, True), "x (Å)")
 
 
+def by_judge(energy: np.ndarray, judge: np.ndarray) -> Judged:
+    """Of a judge alone."""
+    return Judged.of(energy, judge, np.full(len(energy), np.nan))
+
+
 @pytest.mark.parametrize(
     ("family", "potential", "judge", "verdict", "word"),
     [
@@ -178,7 +183,8 @@ def test_limits(
     family: str, potential: list[float], judge: list[float], verdict: Verdict, word: str
 ) -> None:
     """On both sides of each."""
-    result = judge_scan(scan_of(3, family), np.array(potential), np.array(judge))
+    energies = np.array(potential)
+    result = judge_scan(scan_of(3, family), energies, by_judge(energies, np.array(judge)))
     assert result.verdict is verdict
     assert word in result.reason
 
@@ -188,8 +194,9 @@ def test_a_second_minimum_of_a_bond_is_a_look() -> None:
     energy = np.array([1.0, 0.3, 0.0, 0.6, 0.6 - FALL - 0.01, 0.7])
     scan = scan_of(6, "bonds")
     scan.x[:] = [0.7, 0.85, 1.0, 1.2, 1.4, 1.6]
-    assert judge_scan(scan, energy, np.full(6, np.nan)).verdict is Verdict.LOOK
-    assert judge_scan(scan, energy, energy).verdict is Verdict.OK
+    unjudged = by_judge(energy, np.full(6, np.nan))
+    assert judge_scan(scan, energy, unjudged).verdict is Verdict.LOOK
+    assert judge_scan(scan, energy, by_judge(energy, energy)).verdict is Verdict.OK
 
 
 # whole molecules
