@@ -11,7 +11,8 @@ often as another. Aspirin: sides turned about the bonds of both groups by any an
 32 degrees, bonds at 0.75 to 1.6, where `--potential` has 0.2 to 6 eV above rest.
 
 `label` writes energies and forces of PBE/def2-SVP by density fitting, closed shells, from PySCF
-(`pip install pyscf`); what does not converge is left out. Five seconds a frame of ethanol and 50 of
+(`pip install pyscf`), of these frames or of structures that `mdgraph validate --write-structures`
+wrote; what does not converge is left out. Five seconds a frame of ethanol and 50 of
 aspirin (--grid 1) on one core.
 
 `add` writes the data set SET-moved.h5 and its split: the frames of SET, such as that of a round of

@@ -5,18 +5,20 @@ errors of its own: the potential's energy above that of the minimum is held agai
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 
 from mdgraph.data.dataset import LabelledFrame, evenly_spaced
 from mdgraph.engine.batches import Evaluate
 from mdgraph.errors import InputError, name_some
 from mdgraph.system import System, hill_formula
 from mdgraph.validate.judge import JUDGE_NAME, Judge
+from mdgraph.validate.scans import HYDROGEN
 from mdgraph.validate.verdicts import Check, Verdict
 
 Array = NDArray[np.float64]
@@ -38,24 +40,57 @@ their level, and A within which an atom is where it was."""
 LABEL_NAME: Final = "its label"
 
 _NOTHING: Final = 1e-6
-"""eV."""
+_NEVER: Final = 1e6
+"""eV, and A between atoms that are not alike."""
 
 
-def distances_to(positions: Array, reference: Array) -> Array:
+def distances_to(positions: Array, reference: Array, numbers: NDArray[np.int64]) -> Array:
     """A of the farthest atom of structures (M, N, 3) from a reference (N, 3) laid upon each.
 
-    Turned and mirrored copies have the same energy, and so the distance 0. Beyond `SAME` it is a
-    lower bound.
+    Turned and mirrored copies have the same energy, and so the distance 0, as have those in which
+    hydrogens of a group changed places. Beyond `SAME` it is a lower bound.
+
+    Args:
+        positions: of the structures, A.
+        reference: A.
+        numbers: (N,) atomic numbers of both.
     """
     places = positions - positions.mean(axis=1, keepdims=True)
     others = reference - reference.mean(axis=0)
     # Atoms of one structure are as far from its middle, which leaves few to lay upon each other.
-    lengths = np.linalg.norm(places, axis=2) - np.linalg.norm(others, axis=1)
-    farthest: Array = np.abs(lengths).max(axis=1)
-    near = np.flatnonzero(farthest <= SAME)
-    left, _, right = np.linalg.svd(np.einsum("mni,nj->mij", places[near], others))
-    farthest[near] = np.linalg.norm(places[near] @ (left @ right) - others, axis=2).max(axis=1)
+    farthest = np.zeros(len(places))
+    for number in np.unique(numbers):
+        same = numbers == number
+        lengths = np.sort(np.linalg.norm(places[:, same], axis=2), axis=1)
+        apart = np.abs(lengths - np.sort(np.linalg.norm(others[same], axis=1)))
+        farthest = np.maximum(farthest, apart.max(axis=1))
+    for place in np.flatnonzero(farthest <= SAME):
+        orders = [places[place], *_reordered(places[place], others, numbers)]
+        farthest[place] = min(_farthest(order, others) for order in orders)
     return farthest
+
+
+def _farthest(places: Array, others: Array) -> float:
+    """A between the farthest atoms of two centred structures (N, 3), one laid upon the other."""
+    left, _, right = np.linalg.svd(places.T @ others)
+    return float(np.linalg.norm(places @ (left @ right) - others, axis=1).max())
+
+
+def _reordered(places: Array, others: Array, numbers: NDArray[np.int64]) -> Iterator[Array]:
+    """Structures (N, 3) whose like atoms are in the order of another one, as heavy atoms lie.
+
+    One is turned onto the other and one is mirrored too, which flat ones could be either way.
+    """
+    heavy = numbers != HYDROGEN
+    if heavy.sum() < 3:
+        return
+    own, other = places - places[heavy].mean(axis=0), others - others[heavy].mean(axis=0)
+    left, _, right = np.linalg.svd(own[heavy].T @ other[heavy])
+    for _ in range(2):
+        apart = np.linalg.norm((own @ (left @ right))[:, None] - other, axis=2)
+        apart[numbers[:, None] != numbers] = _NEVER
+        yield places[linear_sum_assignment(apart.T)[1]]
+        left[:, -1] *= -1.0
 
 
 def nearest_frames(
@@ -80,7 +115,7 @@ def nearest_frames(
         if key not in groups or frame.pbc.any():
             continue
         places = np.array(groups[key])
-        distances = distances_to(stacks[key], frame.positions)
+        distances = distances_to(stacks[key], frame.positions, frame.numbers)
         nearer = places[distances <= closest[places]]
         closest[nearer] = distances[distances <= closest[places]]
         best[nearer] = number

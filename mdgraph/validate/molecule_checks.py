@@ -460,13 +460,13 @@ def judge_scan(scan: Scan, energy: Array, judged: Judged) -> ScanResult:
         if beyond[place] > 0.0:
             size = float(beyond[place])
             text = word.format(size=size, judge=judged.name(place))
-            candidates.append((size, f"{text}, {_where(scan, place)}"))
+            candidates.append((size, f"{text}, {scan.where(place)}"))
     if candidates:
         size, reason = max(candidates)
         return result(Verdict.WRONG, reason, size, places)
     if (apart > doubt).any():
         place = int(np.where(apart > doubt, apart, -np.inf).argmax())
-        text = f"{apart[place]:.2f} eV from {judged.name(place)}, {_where(scan, place)}"
+        text = f"{apart[place]:.2f} eV from {judged.name(place)}, {scan.where(place)}"
         return result(Verdict.LOOK, text, float(apart[place]), places)
     if fall > FALL:
         text = f"{scan.name} falls by {fall:.2f} eV on its way up"
@@ -474,22 +474,16 @@ def judge_scan(scan: Scan, energy: Array, judged: Judged) -> ScanResult:
     unknown = np.where(at, -np.inf, below)
     if (unknown > HOLE).any() and not np.isfinite(judged.judge).any():
         place = int(unknown.argmax())
-        text = f"{below[place]:.2f} eV below the minimum, {_where(scan, place)}"
+        text = f"{below[place]:.2f} eV below the minimum, {scan.where(place)}"
         return result(Verdict.LOOK, text, float(below[place]), unknown > HOLE)
     return result(Verdict.OK, "", 0.0)
-
-
-def _where(scan: Scan, place: int) -> str:
-    """A structure in words."""
-    unit = scan.x_label.rpartition("(")[2].rstrip(")") if "(" in scan.x_label else "lengths"
-    return f"{scan.name} at {scan.x[place]:.3g} {unit}"
 
 
 def _label_numbers(scan: Scan, energy: Array, judged: Judged) -> dict[str, Any]:
     """What labels say of a scan, and how far the judge lies from them."""
     places = np.flatnonzero(judged.labelled).tolist()
     return {
-        "labelled": [_where(scan, place) for place in places],
+        "labelled": [scan.where(place) for place in places],
         "label_eV": np.round(judged.energy[places], 4).tolist(),
         "above_label_eV": np.round((energy - judged.energy)[places], 4).tolist(),
         "judge_above_label_eV": [
@@ -551,7 +545,7 @@ def family_check(
         f"{result.scan.name}: {result.verdict}": result.curves() for result in ranked[:MOST_PANELS]
     }
     structures = {
-        f"{name}: {_where(result.scan, place)}": result.scan.systems[place]
+        f"{name}: {result.scan.where(place)}": result.scan.systems[place]
         for result in ranked
         for place in result.doubtful
     }

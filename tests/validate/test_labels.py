@@ -68,10 +68,30 @@ def test_a_structure_is_known_wherever_it_lies(mirrored: bool) -> None:
     far = places.copy()
     far[3] += [0.0, 0.0, 4.0 * SAME]
     copies = np.array([turned(one, mirrored) for one in (places, moved, far)])
-    distances = distances_to(copies, places)
+    distances = distances_to(copies, places, METHANOL.numbers)
     assert distances[0] < 1e-9
     assert 0.2 * SAME < distances[1] < 0.5 * SAME
     assert distances[2] > SAME
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_hydrogens_of_a_group_may_have_changed_places(mirrored: bool) -> None:
+    """And no other atoms: C and O are not alike."""
+    ethanol = structure("CH3CH2OH")
+    groups = Molecule(ethanol).neighbors
+    methyl = next(  # the only carbon with three hydrogens
+        [atom for atom in atoms if ethanol.numbers[atom] == 1]
+        for atoms in groups
+        if (ethanol.numbers[atoms] == 1).sum() == 3
+    )
+    order = np.arange(9)
+    order[methyl] = np.roll(methyl, 1)
+    copy = turned(ethanol.positions[order], mirrored)
+    assert distances_to(copy[None], ethanol.positions, ethanol.numbers)[0] < 1e-6
+    order = np.arange(9)
+    order[[0, 1]] = order[[1, 0]]
+    copy = turned(ethanol.positions[order], mirrored)
+    assert distances_to(copy[None], ethanol.positions, ethanol.numbers)[0] > SAME
 
 
 def test_other_atoms_charges_and_cells_are_other_structures() -> None:
@@ -91,7 +111,7 @@ def test_no_label_is_of_two_points_of_a_scan() -> None:
         positions = np.array([system.positions for system in scan.systems])
         for place, own in enumerate(positions):
             others = np.delete(positions, place, axis=0)
-            distances = distances_to(others, own)
+            distances = distances_to(others, own, scan.systems[0].numbers)
             # Mirrored forms of a symmetric molecule are the same structure.
             assert ((distances > SAME) | (distances < 1e-3)).all(), scan.name
 

@@ -29,6 +29,7 @@ from mdgraph.validate.scans import (
     bond_scans,
     dimer_scans,
     hydrogen_scans,
+    pair_scans,
     torsion_scans,
     transfer_scans,
 )
@@ -115,6 +116,22 @@ def test_methyls_and_amines_are_turns_and_other_bonds_torsions() -> None:
         for copy in scan.systems:
             rest = lengths(molecule.system, molecule.bonds)
             np.testing.assert_allclose(lengths(copy, molecule.bonds), rest)
+
+
+def test_pairs_of_turns_change_no_bond_and_share_the_structures() -> None:
+    """Among pairs of bonds; a molecule with one bond to turn about has none."""
+    molecule = Molecule(structure("CH3CH2OCH3"))
+    rest = lengths(molecule.system, molecule.bonds)
+    scans = pair_scans(molecule, quick=True, seed=0)
+    assert len(scans) == 3
+    assert [len(scan.systems) for scan in scans] == [10, 10, 10]
+    for scan in scans:
+        assert re.fullmatch(r"\S+ by \d+ ° and \S+ by \d+ °", scan.where(3))
+        assert scan.judged.all()
+        for copy in scan.systems:
+            np.testing.assert_allclose(lengths(copy, molecule.bonds), rest)
+    assert sum(len(scan.systems) for scan in pair_scans(molecule, quick=False, seed=0)) == 180
+    assert pair_scans(Molecule(structure("CH3OH")), quick=True, seed=0) == []
 
 
 def test_a_hydrogen_goes_over_to_the_other_oxygen() -> None:
@@ -244,6 +261,31 @@ def test_an_added_gaussian_is_seen(fault, family: str, verdicts: set[Verdict]) -
         )
     )
     assert checks[f"{family} of CH4O"].verdict in verdicts, checks[f"{family} of CH4O"].sentence
+
+
+def test_a_wall_that_two_turns_meet_together_is_wrong() -> None:
+    """Of a hydrogen of CH3 and that of O, which no scan of one bond brings so near."""
+    system = structure("CH3CH2OH")
+    molecule = Molecule(system)
+    single, both = (
+        np.array([one.positions for scan in scans for one in scan.systems])
+        for scans in (torsion_scans(molecule, False), pair_scans(molecule, True, 0))
+    )
+    (hydroxyl,) = (
+        atom for atom in range(9) if system.numbers[molecule.neighbors[atom]].tolist() == [8]
+    )
+    apart = [np.linalg.norm(p - p[:, [hydroxyl]], axis=2).min(axis=0) for p in (single, both)]
+    gain = np.where(system.numbers == 1, apart[0] - apart[1], 0.0)
+    other = int(gain.argmax())
+    assert gain[other] > 0.1
+    fault = gaussian(hydroxyl, other, 4.0, apart[1][other] - 0.05, 0.4 * gain[other])
+    judge = BondedToy(system).judge
+    toy = BondedToy(system, fault)
+    checks = by_name(molecule_checks([system], toy, CPU, judge=judge, quick=True))
+    assert checks["pairs of turns of C2H6O"].verdict is Verdict.WRONG
+    assert "wall" in checks["pairs of turns of C2H6O"].sentence
+    for family in ("torsions", "turns"):
+        assert checks[f"{family} of C2H6O"].verdict is Verdict.OK
 
 
 @pytest.mark.parametrize("judged", [True, False])
