@@ -266,8 +266,8 @@ def pair_scans(molecule: Molecule, quick: bool, seed: int) -> list[Scan]:
         copies, points = [], []
         for turns in random.uniform(*PAIR_TURNS, size=(count, 2)).tolist():
             system = molecule.system
-            for bond, degrees in zip(pairs[number], turns, strict=True):
-                system = _turned(molecule, system, *bond, degrees)
+            for (first, second), degrees in zip(pairs[number], turns, strict=True):
+                system = _turned(molecule, system, first, second, degrees)
             copies.append(system)
             points.append(
                 " and ".join(
