@@ -288,17 +288,15 @@ def labels_check(
         frames: of the data.
         training: frames trained on, if known, which judge nothing.
     """
-    systems = [frame.system() for frame in labels]
-    trained = nearest_frames(systems, training) >= 0
+    # Frames are many and labels few, so that all frames are laid upon each label at once.
+    near = nearest_frames([frame.system() for frame in training], labels)
+    trained = np.isin(np.arange(len(labels)), near)
     kept = [frame for frame, out in zip(labels, trained, strict=True) if not out]
     known = [frame for frame in (*frames, *training) if math.isfinite(frame.energy)]
-    places = nearest_frames(systems, known, REPEATED_WITHIN)
+    places = nearest_frames([frame.system() for frame in known], labels, REPEATED_WITHIN)
+    repeated = dict(zip(places.tolist(), known, strict=True))
     apart = np.array(
-        [
-            labels[place].energy - known[other].energy
-            for place, other in enumerate(places)
-            if other >= 0
-        ]
+        [labels[place].energy - frame.energy for place, frame in repeated.items() if place >= 0]
     )
     error = float(apart.std()) if len(apart) > 1 else math.nan
     numbers: dict[str, Any] = {
