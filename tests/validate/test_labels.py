@@ -1,20 +1,31 @@
 """Labels of the level itself: which structures they judge, and what they must not hide."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from bonded_toy import BondedToy, gaussian, structure
+from repository import ROOT
 
 from mdgraph.data.dataset import LabelledFrame
+from mdgraph.data.importing import import_file
+from mdgraph.data.keys import Keys, Request
+from mdgraph.io.structures import read_system
 from mdgraph.system import System
 from mdgraph.validate import random_checks
 from mdgraph.validate.judge import JUDGE_NAME, Judge
 from mdgraph.validate.labels import SAME, Judged, distances_to, labels_check, nearest_frames
-from mdgraph.validate.molecule_checks import judge_scan, molecule_checks
+from mdgraph.validate.molecule_checks import (
+    RELAXED_STEPS,
+    MoleculeProbe,
+    judge_scan,
+    molecule_checks,
+)
 from mdgraph.validate.scans import Molecule, Scan, all_scans
 from mdgraph.validate.verdicts import Check, Verdict
+from mdgraph.validate.vibrations import brought_to_rest
 
 CPU = torch.device("cpu")
 
@@ -114,6 +125,18 @@ def test_no_label_is_of_two_points_of_a_scan() -> None:
             distances = distances_to(others, own, scan.systems[0].numbers)
             # Mirrored forms of a symmetric molecule are the same structure.
             assert ((distances > SAME) | (distances < 1e-3)).all(), scan.name
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("potentials/*/labels.extxyz")), ids=lambda path: path.parent.name
+)
+def test_labels_that_ship_hold_the_minimum_of_their_potential(path: Path) -> None:
+    """Else they would judge nothing. Its start relaxes to it, mirrored and with hydrogens moved."""
+    labels = list(import_file(path, Request(Keys(forces="none"), missing="keep"))[0])
+    probe = MoleculeProbe(path.parent, CPU)
+    (relaxed,) = probe.relax([read_system(path.parent / "start.extxyz")], RELAXED_STEPS)
+    system, _, _ = brought_to_rest(relaxed.system, probe.evaluate)
+    assert nearest_frames([system], labels)[0] >= 0
 
 
 # what they say
