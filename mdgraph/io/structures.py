@@ -6,7 +6,7 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import product
@@ -120,6 +120,18 @@ def to_ase(system: System) -> Atoms:
 def write_structure(path: Path, system: System) -> None:
     """Writes a structure as extended XYZ; raises OSError."""
     ase.io.write(path, to_ase(system), format="extxyz")
+
+
+def structures_text(systems: Mapping[str, System]) -> str:
+    """Structures as extended XYZ, each with its name as `kind`, and no atom fixed."""
+    written = []
+    for name, system in systems.items():
+        atoms = to_ase(system.replace(fixed=None))
+        atoms.info["kind"] = name
+        written.append(atoms)
+    text = io.StringIO()
+    ase.io.write(text, written, format="extxyz")
+    return text.getvalue()
 
 
 def other_constraints(atoms: Atoms) -> list[str]:

@@ -1,6 +1,5 @@
 """`mdgraph validate`: checks of a potential, a line each, with a page of pictures and JSON."""
 
-import io
 import json
 import logging
 from collections.abc import Generator, Iterator, Sequence
@@ -218,9 +217,7 @@ def _write_structures(
     Where there is any, a few frames of the data are written before it, whose new labels tell
     whether they are of the same level.
     """
-    import ase.io
-
-    from mdgraph.io.structures import to_ase
+    from mdgraph.io.structures import structures_text
     from mdgraph.validate.labels import repeated_frames
     from mdgraph.validate.verdicts import Verdict
 
@@ -228,15 +225,9 @@ def _write_structures(
     systems = {name: one for check in ranked for name, one in check.structures.items()}
     if not systems:
         return 0
-    written = []
-    for name, system in (repeated_frames(frames) | systems).items():
-        atoms = to_ase(system.replace(fixed=None))
-        atoms.info["kind"] = name
-        written.append(atoms)
-    text = io.StringIO()
-    ase.io.write(text, written, format="extxyz")
-    _write(path, text.getvalue(), new=new)
-    return len(written)
+    named = repeated_frames(frames) | systems
+    _write(path, structures_text(named), new=new)
+    return len(named)
 
 
 def _write(target: Path, text: str, *, new: bool) -> None:
