@@ -105,9 +105,9 @@ RECIPES: Final[dict[str, Recipe]] = {
         },
     ),
     "crystal": Recipe(
-        "Crystals, surfaces or melts. Cutoff, radial functions and length are those that erred least "
-        "on trajectories of small sets of metals; without melts 20,000 steps err less. Within 5 A, "
-        "with 8 gaussians, dynamics are faster.",
+        "Crystals, surfaces or melts. Cutoff, radial functions and length are those that erred "
+        "least on trajectories of small sets of metals; without melts 20,000 steps err less. "
+        "Within 5 A, with 8 gaussians, dynamics are faster.",
         {
             "potential": _network(64, {"kind": "gaussian", "number": 10}, 64, cutoff=6.0),
             "loss": {"energy": _HUBER, "forces": _FORCES},
