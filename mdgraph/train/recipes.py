@@ -30,6 +30,7 @@ from mdgraph.train.baseline import check_frames, read_baseline
 from mdgraph.train.config import LossConfig, TrainConfig
 from mdgraph.train.references import isolated_atoms
 from mdgraph.train.setup import trainable
+from mdgraph.train.tables import has_stress
 
 logger = logging.getLogger(__name__)
 
@@ -223,6 +224,7 @@ def prepare_training(
             _check_labels(summary)
             trajectory = trajectories(dataset)
             split = together_split(dataset, trajectory, validation, seed)
+            stresses = _fitted_stresses(dataset, split.train)
             counts = count_kinds(dataset)
             kind = kind or _common_kind(counts)
             names = [*dataset.groups, *(source.file for source in dataset.sources)]
@@ -232,7 +234,7 @@ def prepare_training(
                 f"kind:      {kind} (frames looked at: "
                 + ", ".join(f"{count} {name}" for name, count in counts.most_common())
                 + ")",
-                *_label_lines(dataset, summary, temperatures, charges),
+                *_label_lines(dataset, summary, stresses, temperatures, charges),
                 *_share_lines(dataset, split, trajectory),
                 f"recipe:    {RECIPES[kind].description}",
             ]
@@ -258,7 +260,7 @@ def prepare_training(
                 start_from=prior if kind in _FINE_TUNED else None,
                 baseline=None if kind in _FINE_TUNED else prior,
                 charged=charges != [0],
-                stress=summary.labelled["stress"],
+                stress=stresses,
             ),
         }
         with disk_failures(config, "write"):
@@ -299,8 +301,19 @@ def _charges(dataset: Dataset) -> list[int]:
     return sorted({round(charge) for charge in dataset.charge[dataset.atoms > 1].tolist()})
 
 
+def _fitted_stresses(dataset: Dataset, frames: Index | None = None) -> int:
+    """How many of some frames, or of all, have a stress that a training can fit."""
+    if not np.isfinite(dataset.stress).any():
+        return 0
+    return sum(map(has_stress, dataset.frames(frames)))
+
+
 def _label_lines(
-    dataset: Dataset, summary: Summary, temperatures: list[int], charges: list[int]
+    dataset: Dataset,
+    summary: Summary,
+    stresses: int,
+    temperatures: list[int],
+    charges: list[int],
 ) -> Iterator[str]:
     """What names and labels say, for a person."""
     if temperatures:
@@ -313,7 +326,8 @@ def _label_lines(
         else "isolated atoms of all elements give the reference energies"
     )
     if count := summary.labelled["stress"]:
-        yield f"stress:    {count} frames have it, and it is fitted"
+        fitted = "it is fitted" if stresses else "none of them is periodic and trained on"
+        yield f"stress:    {count} frames have it, and {fitted}"
     if charges != [0]:
         everywhere = " in all frames" if len(charges) == 1 else ""
         yield (
@@ -398,7 +412,7 @@ def with_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
         return dict(values)  # which is told where values are checked
     with open_dataset(str(values["data"])) as dataset:
         kind = _common_kind(count_kinds(dataset))
-        stress = summarize(dataset).labelled["stress"]
+        stress = _fitted_stresses(dataset)
         charged = _charges(dataset) != [0]
     settings = _settings(
         kind,

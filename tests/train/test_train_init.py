@@ -113,6 +113,21 @@ def test_crystals_with_stress_get_the_recipe_of_crystals(
     assert "stress_rmse_meV_per_A3" in metrics["validation"]
 
 
+def test_stresses_of_molecules_are_not_fitted(
+    tmp_path: Path, mdgraph_command: Callable[..., Any]
+) -> None:
+    """ASE's calculators may write them for what has no volume, and a training refuses them."""
+    atoms = [as_atoms(frame, stress=np.zeros((3, 3))) for frame in clusters(12)]
+    ase.io.write(tmp_path / "set.xyz", atoms, format="extxyz")
+    path = tmp_path / "train.yaml"
+    done = run_init(mdgraph_command, tmp_path / "set.xyz", "--out", path)
+    assert "stress:    12 frames have it, and none of them is periodic and trained on" in done.out
+    assert not any(read_training(path, {}).loss.stress.weight)
+    short = {"data": str(tmp_path / "set.h5"), "out": str(tmp_path / "other")}
+    path.write_text(yaml.safe_dump(short), encoding="utf-8")
+    assert not any(read_training(path, {}).loss.stress.weight)
+
+
 def with_a_potential(mdgraph_command: Callable[..., Any]) -> tuple[Path, Path]:
     """Frames on which set-potential was trained, and a folder for another training, both here."""
     path = write_frames(Path("set.xyz"), clusters(12))
