@@ -229,6 +229,8 @@ _MISUSE: Final[Any] = typer.BadParameter.__bases__[0]
 
 def _option_advice(option: str, context: Any) -> str:
     """What to write instead of an unknown option of a command."""
+    if (context.command.name, option) == ("protocol", "--resume"):
+        return "leave it out: the same command goes on where a protocol was stopped."
     parameters = [
         parameter
         for parameter in context.command.get_params(context)

@@ -217,6 +217,7 @@ def test_dashes_and_underscores_are_alike(
         ("md --nothing", "No such option: --nothing; see mdgraph md --help."),
         ("md -n 1", "No such option: -n; see mdgraph md --help."),
         ("md --step 5", "No such option: --step; did you mean --steps?"),
+        ("protocol --resume --out a", "--resume; leave it out: the same command goes on where"),
         ("md --wach", "No such option: --wach; see mdgraph md --help."),
         ("md --dt 1", "No such option: --dt; did you mean --timestep-fs?"),
         ("trajectory a b --dt 1", "No such option: --dt; did you mean --stride?"),
