@@ -495,6 +495,7 @@ def _energy_of_all_electrons(numbers: Index) -> Array:
 
 def _forces(dataset: Dataset, contacts: Contacts) -> Iterator[Finding]:
     largest, net_forces, sizes, known, unlabelled = [], [], [], [], []
+    still = []
     for index, frame in enumerate(dataset.frames()):
         assert frame.forces is not None
         if not np.isfinite(frame.forces).all():
@@ -503,6 +504,10 @@ def _forces(dataset: Dataset, contacts: Contacts) -> Iterator[Finding]:
             continue
         largest.append(float(np.linalg.norm(frame.forces, axis=1).max()))
         known.append(index)
+        if largest[-1] == 0.0 and len(frame) > 2 and not frame.pbc.any():
+            still.append(
+                index
+            )  # symmetry may hold all atoms of a crystal, and those of pairs far apart
         net_forces.append(float(np.linalg.norm(frame.forces.sum(0))) / len(frame))
         sizes.append(float(np.sqrt((frame.forces**2).sum(1).mean())))
     if unlabelled:
@@ -510,6 +515,13 @@ def _forces(dataset: Dataset, contacts: Contacts) -> Iterator[Finding]:
             False,
             f"No forces are in {_frame_count(len(unlabelled))} ({name_some(unlabelled)}), which "
             "train energies alone; convert with --missing drop to leave them out.",
+        )
+    if still:
+        yield Finding(
+            True,
+            f"All forces are exactly zero in {_frame_count(len(still))} without a periodic cell "
+            f"({name_some(still)}), as of labels that were not computed; compute them, leave these "
+            "frames out, or write NaN and convert with --missing keep.",
         )
     percentile = float(np.percentile(largest, 90.0))
     limit = _OUTLYING_FORCE * percentile

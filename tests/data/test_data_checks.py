@@ -36,6 +36,20 @@ def test_good_data_pass(tmp_path: Path) -> None:
     assert findings(tmp_path, [labelled(one) for one in trajectory()], split=True) == []
 
 
+def test_forces_that_were_not_computed_are_seen(tmp_path: Path) -> None:
+    """Zeros in some frames, or in all."""
+    frames = [labelled(one) for one in trajectory()]
+    for some in (frames[3:5], frames):
+        empty = [replace(one, forces=np.zeros_like(one.forces)) for one in some]
+        mixed = [*frames[:3], *empty, *frames[5:]] if len(some) == 2 else empty
+        (found,) = [text for text in findings(tmp_path, mixed) if "exactly zero" in text]
+        assert found.startswith(f"All forces are exactly zero in {len(some)} frames without a")
+    pair = replace(frames[0], numbers=frames[0].numbers[:2], positions=frames[0].positions[:2])
+    crystal = replace(frames[0], cell=20.0 * np.eye(3), pbc=np.ones(3, dtype=bool))
+    held = [replace(one, forces=np.zeros((len(one.numbers), 3))) for one in (pair, crystal)]
+    assert not [text for text in findings(tmp_path, frames + held) if "exactly zero" in text]
+
+
 def test_leakage_is_seen_through_rotation_and_order(tmp_path: Path) -> None:
     frames = trajectory()
     with written(tmp_path / "set.h5", [labelled(one) for one in frames]) as dataset:
