@@ -504,10 +504,9 @@ def _forces(dataset: Dataset, contacts: Contacts) -> Iterator[Finding]:
             continue
         largest.append(float(np.linalg.norm(frame.forces, axis=1).max()))
         known.append(index)
+        # Symmetry may hold all atoms of a crystal, and a pair may be far apart.
         if largest[-1] == 0.0 and len(frame) > 2 and not frame.pbc.any():
-            still.append(
-                index
-            )  # symmetry may hold all atoms of a crystal, and those of pairs far apart
+            still.append(index)
         net_forces.append(float(np.linalg.norm(frame.forces.sum(0))) / len(frame))
         sizes.append(float(np.sqrt((frame.forces**2).sum(1).mean())))
     if unlabelled:
