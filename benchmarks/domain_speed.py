@@ -20,8 +20,8 @@ number, on a CPU the bytes of all tensors between two chunks. With `--eager` eva
 are no CUDA graphs. With `--silent` ranks pack the features of each exchange and send none, so
 forces are wrong: what an evaluation takes less is what waits for messages. With `--predict` nothing
 is timed: evaluations on so many GPUs are predicted from that on one, see `predicted_ms`, and memory
-of a rank beside features: its lists, the state and bins of its region, and of rank 0, which has
-those of all atoms.
+of a rank beside features: its lists, the state and bins of its region, and on the host of rank 0
+the state of all atoms.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import gc
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -57,6 +57,7 @@ from mdgraph.engine import Calculation, LangevinMiddle, Simulation, VelocityVerl
 from mdgraph.engine.autotune import Timer, stopwatch
 from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.own_steps import OwnSteps, StepRequest
+from mdgraph.engine.run_loop import RunLoop
 from mdgraph.engine.simulation import WORTHWHILE
 from mdgraph.engine.step_graphs import LONGEST
 from mdgraph.fused.evaluator import chosen_evaluator
@@ -89,6 +90,10 @@ SLOTS = 120
 ATOM_BYTES = 330.0
 """Of an atom of a region: state, places of the list, bins, owner."""
 
+HOST_BYTES = 138.0 + 24.0 + 2 * 104.0
+"""Of any atom, on the host of rank 0: state, what lists were built from, two copies to go back to.
+"""
+
 
 def predicted_ms(
     system: System, cutoff: float, channels: int, layers: int, count: int, one_ms: float
@@ -96,12 +101,13 @@ def predicted_ms(
     """Grid, and predicted time of an evaluation on so many GPUs.
 
     t_n = FIXED + (t_1 - FIXED) p / n + c COPY_MS + (1 - h) 2 L 36 F c / BANDWIDTH
-        + (48 c + 7 N) / BANDWIDTH + (2 L + 2) m LATENCY
+        + (52 c + 2 N) / BANDWIDTH + (2 L + 2) m LATENCY
 
     with c copies a domain, atoms within the range of the lists of its brick, p - 1 the part of own
     rows that is padding, h the part of own atoms further from other bricks than that range, which
     are evaluated while features are on their way, and m the neighbors of a brick. Positions of
-    copies come and forces on them go, and every 32 steps the state of all goes to all and back.
+    copies come and forces on them go, every 32 steps all that there is of them comes, and every 128
+    the state of all goes to all and back.
     """
     widths = widths_of(State([system]))
     grid = BrickGrid.chosen(count, widths, cutoff)
@@ -111,7 +117,7 @@ def predicted_ms(
     hidden = float(np.prod([max(0.0, 1.0 - 2.0 * cutoff / width) for width in cut]))
     neighbors = sum(min(parts - 1, 2) for parts in grid.shape)
     way = 2 * layers * 1e3 * 36 * channels * copies / BANDWIDTH
-    shared = 1e3 * (48 * copies + 7 * len(system)) / BANDWIDTH
+    shared = 1e3 * (52 * copies + 2 * len(system)) / BANDWIDTH
     messages = (2 * layers + 2) * neighbors
     rows = [len(system) / count / 3.0 * part for part in (1.0, 2.0)]  # oxygen and hydrogen
     room = SubdomainCapacity.of([*map(int, rows), 0], 2, 1, None)
@@ -121,7 +127,7 @@ def predicted_ms(
 
 
 def rank_gb(system: System, reach: float, skin: float, grid: BrickGrid) -> dict[str, float]:
-    """What a rank has beside features, GB: rows of lists, its region, and that of rank 0."""
+    """What a rank has beside features, GB: rows of lists, its region; and the host of rank 0."""
     atoms, widths = len(system), widths_of(State([system]))
 
     def rows(distance: float) -> float:
@@ -131,7 +137,7 @@ def rank_gb(system: System, reach: float, skin: float, grid: BrickGrid) -> dict[
     return {
         "lists_gb": 12e-9 * SLOTS * rows(reach + MARGIN),
         "region_gb": 1e-9 * ATOM_BYTES * rows(reach + skin + MARGIN),
-        "whole_gb": 1e-9 * ATOM_BYTES * atoms,
+        "host_gb": 1e-9 * HOST_BYTES * atoms,
     }
 
 
@@ -144,7 +150,7 @@ PREDICTIONS = Table(
         ("efficiency", "efficiency", ".3f"),
         ("lists GB", "lists_gb", ".3f"),
         ("region GB", "region_gb", ".3f"),
-        ("rank 0 GB", "whole_gb", ".3f"),
+        ("host GB", "host_gb", ".3f"),
     ),
     width=12,
 )
@@ -337,19 +343,43 @@ class TellingSteps(OwnSteps):
             return
         device = self._calculation.device
         on_gpu = device.type == "cuda"
-        held = torch.cuda.max_memory_allocated(device) if on_gpu else tensor_bytes()
+        held = torch.cuda.max_memory_allocated(device) if on_gpu else tensor_bytes(self)
         rank, own = self._exchange.rank.rank, int(self.atoms.used.sum())
         say({"rank": rank, "own": own, "region": len(self._region.atoms), "mib": held / 2**20})
 
 
-def tensor_bytes() -> int:
-    """Of all tensors of this process."""
+def device_tensors(steps: OwnSteps) -> list[torch.Tensor]:
+    """Those of this process but what rank 0 has of all atoms, which on a GPU lies on the host."""
     gc.collect()
-    found = {}
-    for thing in gc.get_objects():
-        if isinstance(thing, torch.Tensor):
-            found[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
-    return sum(found.values())
+    whole, own = steps._source, steps._calculation
+    left_out: list[object] = []
+    if whole is not own:
+        left_out = [*vars(whole.state).values(), *vars(whole.state.grouping).values()]
+        left_out += [*whole.evaluator.tensors(whole.state).values()]
+        left_out += [item.reference_positions for item in whole.lists]
+        loops = [thing for thing in gc.get_objects() if isinstance(thing, RunLoop)]
+        left_out += [loop._starts for loop in loops]  # copies to go back to
+    storages = {one.untyped_storage().data_ptr() for one in tensors_in(left_out)}
+    return [
+        thing
+        for thing in gc.get_objects()
+        if isinstance(thing, torch.Tensor) and thing.untyped_storage().data_ptr() not in storages
+    ]
+
+
+def tensors_in(tree: object) -> Iterator[torch.Tensor]:
+    """All tensors in lists, tuples and dictionaries."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (dict, list, tuple)):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from tensors_in(part)
+
+
+def tensor_bytes(steps: OwnSteps) -> int:
+    """Of `device_tensors`."""
+    storages = [one.untyped_storage() for one in device_tensors(steps)]
+    return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
 
 
 def predict(unit: System, options: argparse.Namespace) -> None:

@@ -403,9 +403,9 @@ class SumEvaluator(Evaluator):
         sums: _Sums | None = state.workspaces.get(self)
         if sums is None:
             state.workspaces[self] = sums = _Sums(
-                torch.zeros_like(state.energies),
+                state.zeros_like(state.energies),
                 torch.zeros_like(state.energy),
-                torch.zeros_like(state.forces),
+                state.zeros_like(state.forces),
                 torch.zeros_like(state.virial),
                 state.energy.new_zeros(len(self.terms), len(state.energy)),
                 self._switching(state),
@@ -579,8 +579,8 @@ class MultipleTimeStepEvaluator(Evaluator):
         own: _TwoTimeSteps | None = state.workspaces.get(self)
         if own is None:
             state.workspaces[self] = own = _TwoTimeSteps(
-                torch.zeros_like(state.forces),
-                torch.zeros_like(state.forces),
+                state.zeros_like(state.forces),
+                state.zeros_like(state.forces),
                 torch.zeros_like(state.virial),
                 torch.zeros_like(state.virial),
                 Branch(state.device, "inner potential"),

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mdgraph.arguments import whole_number, whole_numbers
 from mdgraph.errors import InputError, name_some
+from mdgraph.host_tensors import on_host, zeros_on_host
 from mdgraph.system import NEAR, System, SystemArrays, are_among, centred, concatenated
 
 
@@ -215,9 +216,11 @@ class State:
         workspaces: what evaluators keep for this state, by evaluator; gone with either of both.
         room: for other systems, or None.
         ranks: where other processes have the other atoms of the one system; else None.
+        on_host: whether what there is by atom lies in memory of the host, see `leave_device_`.
     """
 
     ranks: RankSums | None = None
+    on_host = False
 
     _DYNAMIC = (
         "positions",
@@ -291,6 +294,32 @@ class State:
             max(sizes) > room.largest or not are_among(numbers, room.elements)
         ):
             raise InputError(f"{_NO_ROOM} there is none for their sizes or elements.")
+
+    def leave_device_(self) -> None:
+        """Puts what there is by atom into memory of the host, as tensors of the device.
+
+        They take nothing of a GPU's memory, and what reads them takes longer. Buffers are replaced,
+        so nothing else may have them yet. Does not sync.
+        """
+        atoms, found = self.grouping.atoms, self.results[0]
+        moved, storage = on_host(found), found.untyped_storage().data_ptr()
+        for owner in (self, self.grouping):
+            for name, value in vars(owner).items():
+                if not isinstance(value, Tensor):
+                    continue
+                if value.untyped_storage().data_ptr() == storage:
+                    place = value.shape, value.stride(), value.storage_offset()
+                    setattr(owner, name, moved.as_strided(*place))
+                elif atoms in value.shape:
+                    setattr(owner, name, on_host(value))
+        self.results = (moved,) if len(self.results) == 1 else (moved, self.forces)
+        self.on_host = True
+
+    def zeros_like(self, value: Tensor) -> Tensor:
+        """Zeros like a buffer of the state, in memory of the host where that is; does not sync."""
+        if not self.on_host:
+            return torch.zeros_like(value)
+        return zeros_on_host(*value.shape, dtype=value.dtype, device=value.device)
 
     def assign_(self, systems: Sequence[System]) -> None:
         """Writes other systems on the host, of which `load_` fills the buffers.

@@ -7,7 +7,7 @@ numbers of atoms along the first axis, each cut along the second, and these alon
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from mdgraph.errors import InputError
 from mdgraph.neighbors.geometry import complete_cell, heights, inverse
 from mdgraph.neighbors.torch_builder import Brick
 from mdgraph.state import State
+
+_PIECE: Final = 2**20
+"""Atoms that are counted at a time."""
 
 UNEVEN: Final = 0.05
 """How uneven bricks may become before planes move, see `BrickGrid.balanced`."""
@@ -129,7 +132,15 @@ class BrickGrid:
                 groups *= number
         return torch.cat(found) if found else positions.new_zeros(0)
 
-    def balanced(self, positions: Tensor, cell: Tensor, pbc: Tensor, planes: Tensor) -> Tensor:
+    def balanced(
+        self,
+        positions: Tensor,
+        cell: Tensor,
+        pbc: Tensor,
+        planes: Tensor,
+        *,
+        in_pieces: bool = False,
+    ) -> Tensor:
         """These planes, or others where a brick holds too many atoms; does not sync on CUDA.
 
         A function of its arguments alone, which gives planes that it gave back as they are.
@@ -139,20 +150,31 @@ class BrickGrid:
             cell: (1, 3, 3) A.
             pbc: (1, 3) bool.
             planes: (P,) from `planes`, of other positions.
+            in_pieces: whether no memory for all atoms is taken unless planes may have to move;
+                syncs.
 
         Returns:
             (P,), those of `planes` where the fullest brick has more atoms than bricks have on
             average, n, and 5 % of n + 40 sqrt(n), or the emptiest fewer than n / 2, and either
             would come closer to n.
         """
-        new, mean = self.planes(positions, cell, pbc), len(positions) / len(self)
-        now, then = [
-            _numbers_of(self.owners(positions, cell, pbc, own), len(self)).aminmax()
-            for own in (planes, new)
-        ]
-        full = (now.max > mean + UNEVEN * (mean + 40.0 * mean**0.5)) & (then.max < now.max)
-        empty = (now.min < 0.5 * mean) & (then.min > now.min)
-        return torch.where(full | empty, new, planes)
+        mean = len(positions) / len(self)
+        now = self._counts(positions, cell, pbc, planes)
+        full = now.max > mean + UNEVEN * (mean + 40.0 * mean**0.5)
+        empty = now.min < 0.5 * mean
+        if in_pieces and not bool(full | empty):
+            return planes
+        new = self.planes(positions, cell, pbc)
+        then = self._counts(positions, cell, pbc, new)
+        better = (full & (then.max < now.max)) | (empty & (then.min > now.min))
+        return torch.where(better, new, planes)
+
+    def _counts(self, positions: Tensor, cell: Tensor, pbc: Tensor, planes: Tensor) -> Any:
+        """Fewest and most atoms of a brick, () each; by pieces, whose bits are those of all."""
+        counts = torch.zeros(len(self), dtype=torch.int64, device=positions.device)
+        for piece in positions.split(_PIECE):
+            counts += _numbers_of(self.owners(piece, cell, pbc, planes), len(self))
+        return counts.aminmax()
 
     def brick(self, number: int, planes: Tensor, margin: float = 0.0) -> Brick:
         """One of the bricks.

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
+from weakref import ReferenceType
 
 import torch
 from torch import Tensor
@@ -16,8 +18,10 @@ from mdgraph.decomposition.row_operations import operations
 from mdgraph.decomposition.subdomain import Subdomain
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.gpu.launch import Branch
+from mdgraph.host_tensors import zeros_on_host
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.torch_builder import Brick
+from mdgraph.state import State
 
 _SMALL: Final = 16_000
 """Rows of a domain up to which two of a process are evaluated side by side: of 12,000 atoms each
@@ -28,13 +32,37 @@ _ROUNDING: Final = 1e-3
 """A, so that ranks that know fewer atoms differ in none that is near."""
 
 
+@dataclass(frozen=True)
+class WholeSystem:
+    """The system that is divided, of which rank 0 has all atoms.
+
+    Attributes:
+        reference: to the state, which has what is made of it.
+        lists: of the state. Where the region of rank 0 is a part they have no rows, and rest; their
+            references say from what the lists of regions are built.
+        planes: between the bricks; those of regions follow them.
+    """
+
+    reference: "ReferenceType[State]"
+    lists: Sequence[NeighborList]
+    planes: Tensor
+
+    @property
+    def state(self) -> State:
+        """Of all atoms."""
+        state = self.reference()
+        assert state is not None
+        return state
+
+
 class DividedSystem:
     """What a process has of a divided system: its domains, and what goes between processes.
 
     Attributes:
         number: of the system, in calls of other ranks.
         region: the atoms that this process has.
-        lists: of them.
+        whole: on rank 0, or where there is no other; None elsewhere.
+        lists: of the region.
         grid: the bricks.
         planes: (P,) T, between the bricks; on several ranks they follow atoms, before a chunk.
         margin: A, see OwnAtoms.
@@ -54,6 +82,7 @@ class DividedSystem:
         grid: BrickGrid,
         exchange: Exchange,
         margin: float,
+        given: WholeSystem | None = None,
     ) -> None:
         """Divides nothing yet.
 
@@ -66,9 +95,13 @@ class DividedSystem:
             grid: the bricks.
             exchange: between the domains.
             margin: A, see OwnAtoms.
+            given: see `whole`.
         """
         state = region.state
         self.number, self.planes, self.region = number, planes, region
+        self.whole = given
+        # The state of a part lives as long as this; the whole is somebody else's.
+        self._part = None if region.is_whole or exchange.alone else state
         self.margin, self.needed = margin, state.energy.new_zeros(())
         self._stale, self._generation = True, region.generation
         self.cuts = 0
@@ -86,7 +119,7 @@ class DividedSystem:
             for item in lists:
                 item.limit_(self.brick)
         # Replaced whenever buffers are; kept, as an address would be that of later buffers too.
-        self._offsets = [item.offsets for item in lists]
+        self._offsets = [item.offsets for item in (lists if given is None else given.lists)]
         self._division: Division | None = None
         self.outgrown = torch.zeros((), dtype=torch.bool, device=state.device)
 
@@ -111,14 +144,12 @@ class DividedSystem:
     def divide_(self) -> None:
         """Makes buffers with room for the atoms as they are; all ranks call it together. Syncs."""
         state = self.region.state
-        if self._exchange.leads and not self._exchange.alone:
-            self.constant = self._whole.constant_energies(state)
         self.share_()
         while not self._exchange.alone and self.region.agree_():
             self.share_()
         self._generation = self.region.generation
-        if not self._exchange.leads:
-            # Their plans know nothing of what lists of rank 0 had met before they were sent.
+        if not self.region.is_whole and not self._exchange.alone:
+            # Their plans know nothing of what lists of the whole had met before they were sent.
             for item in self.lists:
                 if not item.status().complete:
                     item.grow()
@@ -202,14 +233,18 @@ class DividedSystem:
             if self._adds_up:
                 self._add_up_([state.energy, state.virial])
 
-    def settle_(self, sums: Sequence[Tensor]) -> None:
+    def settle_(self, sums: Sequence[Tensor], outgrown: Tensor) -> None:
         """Adds up sums over own atoms at the end of `steps`, and what has outgrown its buffers.
 
         Static shapes; does not sync on CUDA. All ranks call it together.
+
+        Args:
+            sums: of this rank; written.
+            outgrown: () bool, whether buffers for own atoms have been too small.
         """
         assert self._division is not None
         assert self._own is not None
-        outgrown = self._overflowed(self._division) | self._own.outgrown()
+        outgrown = self._overflowed(self._division) | outgrown
         flags = self._add_up_(sums, [outgrown.double()[None], self._own.start.needed.amax()[None]])
         torch.maximum(self.needed, flags[:, 1].amax(), out=self.needed)
         self.outgrown.logical_or_((flags[:, 0] != 0).any() | (self.needed > self.margin))
@@ -240,14 +275,14 @@ class DividedSystem:
             On other ranks (M + 2, 5) float64, what was found here: number, force and energy of each
             atom, then the virial and whether buffers are too small.
         """
-        state, division = self.region.state, self._division
+        state, division, exchange = self.region.state, self._division, self._exchange
         assert division is not None
         with torch.no_grad():
             self.share_()
             division.update_()
             domains = division.domains
             self._exchange_features(domains)
-            atoms, alone = len(state.numbers), self._exchange.alone
+            atoms, alone = len(state.numbers), exchange.alone
             forces, energies = state.energies.new_zeros(atoms, 3), state.energies.new_zeros(atoms)
             virials = energies.new_zeros(9, atoms)
             for domain in domains:
@@ -255,24 +290,41 @@ class DividedSystem:
             # One after the other, so that the number of other atoms moves no bit.
             virial = virials.sum(1) if alone else virials.cumsum(1)[:, -1]
             sums = torch.cat([virial, self._overflowed(division).double()[None]])
-            lengths = [size + 2 for size in self.region.sizes]
-            if not self._exchange.leads:
+            found, lengths = [], [size + 2 for size in self.region.sizes]
+            if not self.region.is_whole:
                 columns = [self.region.atoms.double()[:, None], forces, energies[:, None]]
-                found = torch.cat([torch.cat(columns, 1), sums.view(2, 5)])
-                self._exchange.collect(found, lengths)
-                return found
-            for other in self._exchange.collect(sums.view(2, 5), lengths):
-                numbers = other[:-2, 0].to(torch.int64)
-                forces.index_add_(0, numbers, other[:-2, 1:4])
-                energies.index_add_(0, numbers, other[:-2, 4])
-                sums += other[-2:].flatten()
-            self.outgrown.logical_or_(sums[-1] != 0)
-            state.forces.copy_(forces)
-            constant = self._whole.constant_energies(state) if alone else self.constant
-            torch.add(energies, constant, out=state.energies)
-            state.energy.copy_(state.energies.sum(0, keepdim=True))
-            state.virial.copy_(sums[:-1].view(1, 3, 3))
+                found.append(torch.cat([torch.cat(columns, 1), sums.view(2, 5)]))
+                if not exchange.leads:
+                    exchange.collect(found[0], lengths)
+                    return found[0]
+                assert self.whole is not None
+                total, device = self.region.total, state.device
+                zeros = zeros_on_host if self.whole.state.on_host else torch.zeros
+                forces, energies = (
+                    zeros(*shape, dtype=torch.float64, device=device)
+                    for shape in ((total, 3), (total,))
+                )
+                sums = torch.zeros_like(sums)
+            found += exchange.collect(sums.view(2, 5), lengths)
+            self._take_whole_(forces, energies, sums, found)
         return None
+
+    def _take_whole_(
+        self, forces: Tensor, energies: Tensor, sums: Tensor, found: Sequence[Tensor]
+    ) -> None:
+        """Writes results into the whole state, those of regions (M + 2, 5) added up in order."""
+        for one in found:
+            numbers = one[:-2, 0].to(torch.int64)
+            forces.index_add_(0, numbers, one[:-2, 1:4])
+            energies.index_add_(0, numbers, one[:-2, 4])
+            sums += one[-2:].flatten()
+        self.outgrown.logical_or_(sums[-1] != 0)
+        assert self.whole is not None
+        state = self.whole.state
+        state.forces.copy_(forces)
+        torch.add(energies, self._whole.constant_energies(state), out=state.energies)
+        state.energy.copy_(state.energies.sum(0, keepdim=True))
+        state.virial.copy_(sums[:-1].view(1, 3, 3))
 
     @property
     def reach(self) -> float:
@@ -287,41 +339,45 @@ class DividedSystem:
         self._join()
         if self.brick is None:
             return
-        state, lists = self.region.state, self.lists
-        own = [state.cell, state.charge, self.planes, *(item.reference_cell for item in lists)]
+        region, whole = self.region, self.whole
+        state, lists = region.state, self.lists
+        known: Sequence[NeighborList] = lists
+        given, planes = state, self.planes
+        if whole is not None:
+            given, known, planes = whole.state, whole.lists, whole.planes
+        own = [given.cell, given.charge, planes, *(item.reference_cell for item in known)]
         shared = torch.cat([value.flatten() for value in own])
         self._exchange.share_(shared)()
-        places = [state.positions, *(item.reference_positions for item in lists)]
-        if self._exchange.leads:
-            self.region.share_(places, [], [self.constant], self.brick, self.reach)
-            return
         parts = shared.split([value.numel() for value in own])
         cell, charge, planes, *cells = (
             part.view_as(value) for part, value in zip(parts, own, strict=True)
         )
-        state.cell.copy_(cell)
-        state.charge.copy_(charge)
+        places = [given.positions, *(item.reference_positions for item in known)]
         moved = self.take_planes_(planes)
-        _, *places, constant = self.region.share_(
-            places, [state.cell, *cells], [self.constant.new_zeros(1)], self.brick, self.reach
+        if not region.is_whole:
+            state.cell.copy_(cell)
+            state.charge.copy_(charge)
+        found = region.share_(
+            given.numbers, places, [state.cell, *cells], [], self.brick, self.reach
         )
-        self.take_constant_(constant)
-        for item, place, vectors in zip(lists, places, cells, strict=True):
+        self.take_constant_()
+        for item, place, vectors in zip(lists, found[1:], cells, strict=False):
             if item.grouping is not state.grouping:
                 item.renew_(state, place, vectors)
             else:
                 item.follow_(place, vectors, moved)
 
-    def take_constant_(self, constant: Tensor) -> None:
-        """Takes constant energies (M,) of the atoms that the region has now; on other ranks."""
+    def take_constant_(self) -> None:
+        """Finds constant energies of the atoms that the region has now; does not sync."""
+        constant = self._whole.constant_energies(self.region.state, self.region.total)
         if self.constant.shape == constant.shape:
             self.constant.copy_(constant)  # which graphs read
         else:
             self.constant = constant
 
     def leave(self) -> None:
-        """Lets the lists have rows of all atoms again; reads the device."""
-        for item in self.lists:
+        """Lets the lists of the whole have rows of all atoms again; reads the device."""
+        for item in self.lists if self.whole is None else self.whole.lists:
             item.limit_(None)
 
     def _join(self) -> None:
@@ -329,9 +385,9 @@ class DividedSystem:
             item.join()
 
     def _overflowed(self, division: Division) -> Tensor:
-        """() bool, of this process; lists of rank 0 have a check of their own."""
+        """() bool, of this process; lists of the whole have a check of their own."""
         flag = division.outgrown()
-        if not self._exchange.leads:
+        if not self.region.is_whole:
             flag = flag | self.region.outgrown()
             for item in self.lists:
                 flag = flag | item.overflowed()

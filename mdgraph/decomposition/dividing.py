@@ -1,8 +1,13 @@
-"""Dividing an evaluator: its fused parts among domains of this process, or of all ranks."""
+"""Dividing an evaluator: its fused parts among domains of this process, or of all ranks.
+
+Other ranks make theirs by a recipe.
+"""
 
 import math
 import os
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Final
 
 from mdgraph.decomposition.bricks import BrickGrid, widths_of
@@ -12,6 +17,7 @@ from mdgraph.decomposition.server import join_ranks
 from mdgraph.errors import InputError
 from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator, SumEvaluator
 from mdgraph.fused.evaluator import FusedTensorNet
+from mdgraph.models.sum import SumPotential
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 from mdgraph.system import System
@@ -101,6 +107,44 @@ def parts_with_lists(
         both = evaluator.large, evaluator.small
         parts = [(part, evaluator.lists_of(part, lists)) for part in both]
     return [one for part, own in parts for one in parts_with_lists(part, own)]
+
+
+@dataclass(frozen=True)
+class EvaluatorRecipe:
+    """How an evaluator is made of divided ones.
+
+    Attributes:
+        potential: of a sum, on the host.
+        terms: of a sum, or a large and a small potential; none of a divided one.
+        steps: of the small potential to one of the large; 0 for others.
+        virials: whether those of the small potential are computed.
+    """
+
+    potential: SumPotential | None = None
+    terms: "tuple[EvaluatorRecipe, ...]" = ()
+    steps: int = 0
+    virials: bool = False
+
+    @classmethod
+    def of(cls, evaluator: Evaluator) -> "EvaluatorRecipe":
+        """That of an evaluator all of whose parts are divided."""
+        if isinstance(evaluator, SumEvaluator):
+            terms = tuple(cls.of(term) for term in evaluator.terms)
+            return cls(deepcopy(evaluator.potential).cpu(), terms)
+        if isinstance(evaluator, MultipleTimeStepEvaluator):
+            both = cls.of(evaluator.large), cls.of(evaluator.small)
+            return cls(None, both, evaluator.steps, evaluator.virials)
+        return cls()
+
+    def make(self, parts: list[Evaluator]) -> Evaluator:
+        """Makes it; takes its parts from the front of the list."""
+        if not self.terms:
+            return parts.pop(0)
+        terms = [term.make(parts) for term in self.terms]
+        if self.potential is not None:
+            return SumEvaluator(self.potential, terms)
+        large, small = terms
+        return MultipleTimeStepEvaluator(large, small, self.steps, self.virials)
 
 
 def check_divisible(evaluator: Evaluator) -> None:

@@ -10,13 +10,15 @@ their owners in one sum. On several ranks steps are divided too: each rank moves
 
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
-from weakref import finalize
+from typing import Final
+from weakref import finalize, ref
 
 from torch import Tensor
 
 from mdgraph.decomposition.bricks import BrickGrid
-from mdgraph.decomposition.divided_system import DividedSystem
+from mdgraph.decomposition.divided_system import DividedSystem, WholeSystem
 from mdgraph.decomposition.exchange import Call, Exchange, LocalExchange
 from mdgraph.decomposition.own_atoms import MARGIN
 from mdgraph.decomposition.references import EvaluatorPart, SystemReference, new_number
@@ -25,7 +27,11 @@ from mdgraph.evaluators import Evaluator
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.models import ListRoles, TensorNetPotential
 from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.torch_builder import Brick
 from mdgraph.state import State
+
+_NOWHERE: Final = -1e9
+"""A, margin of a brick that no atom is near to."""
 
 
 class DecomposedEvaluator(Evaluator):
@@ -43,6 +49,8 @@ class DecomposedEvaluator(Evaluator):
         margin: A, see OwnAtoms.
         number: of the evaluator, in calls of other ranks.
         divides: whether it does; see `divide_`.
+        keeps_all: whether the region of rank 0 is the whole, as something there looks at all atoms
+            in each step.
     """
 
     potential: TensorNetPotential
@@ -65,7 +73,7 @@ class DecomposedEvaluator(Evaluator):
         self.whole, self.grid = whole, grid
         self.exchange = LocalExchange(len(grid)) if exchange is None else exchange
         self.atoms = atoms
-        self.divides, self.margin = True, MARGIN
+        self.divides, self.margin, self.keeps_all = True, MARGIN, self.exchange.alone
         self.number = new_number()
         self.potential = whole.potential
         self.cutoffs, self.precision, self.device = whole.cutoffs, whole.precision, whole.device
@@ -95,7 +103,7 @@ class DecomposedEvaluator(Evaluator):
         Where a list overflowed before there are any nothing is written, as the step will be
         repeated.
         """
-        own: DividedSystem | None = state.workspaces.get(self)
+        own = self._known(state)
         if own is not None and own.takes_steps:
             own.evaluate_own_()
             return
@@ -111,17 +119,19 @@ class DecomposedEvaluator(Evaluator):
 
     def division(self, state: State) -> dict[str, Tensor]:
         """See Evaluator."""
-        divided: DividedSystem | None = state.workspaces.get(self)
-        return {} if divided is None else {f"planes of {self.grid}": divided.planes}
+        divided = self._known(state)
+        if divided is None or divided.whole is None:
+            return {}
+        return {f"planes of {self.grid}": divided.whole.planes}
 
     def outgrown(self, state: State) -> Tensor | None:
         """See Evaluator."""
-        divided: DividedSystem | None = state.workspaces.get(self)
+        divided = self._known(state)
         return None if divided is None else divided.outgrown
 
     def grow_(self, state: State) -> None:
         """See Evaluator."""
-        divided: DividedSystem | None = state.workspaces.get(self)
+        divided = self._known(state)
         if divided is not None:
             divided.outgrow()
             if (needed := float(divided.needed)) > self.margin:
@@ -130,7 +140,36 @@ class DecomposedEvaluator(Evaluator):
 
     def has(self, divided: DividedSystem) -> bool:
         """Whether this evaluator has made the domains of a system."""
-        return divided.region.state.workspaces.get(self) is divided
+        return self._known(divided.region.state) is divided
+
+    def _known(self, state: State) -> DividedSystem | None:
+        """What was made of a state, or of the whole that it is a part of."""
+        found: DividedSystem | ref[DividedSystem] | None = state.workspaces.get(self)
+        return found() if isinstance(found, ref) else found
+
+    def part(
+        self,
+        number: int,
+        reference: SystemReference,
+        planes: Tensor,
+        whole: WholeSystem | None = None,
+    ) -> DividedSystem:
+        """What this rank has of a system, by what rank 0 tells of it; reads the device.
+
+        Args:
+            number: of the system, in calls of other ranks.
+            reference: to the whole.
+            planes: (P,) between the bricks, a buffer.
+            whole: on rank 0.
+        """
+        (domain,) = self.exchange.numbers
+        brick = self.grid.brick(domain, planes, reference.margin)
+        state, region = reference.region(self.whole, brick, self.exchange)
+        lists = reference.lists(state, self.cutoffs, brick)
+        parts = self.whole, self.grid, self.exchange, reference.margin
+        divided = DividedSystem(number, region, lists, planes, *parts, whole)
+        state.workspaces[self] = ref(divided)  # which has the state
+        return divided
 
     def shares(self, state: State) -> bool:
         """Whether other ranks have a part of a state, so that all take steps together."""
@@ -138,43 +177,61 @@ class DecomposedEvaluator(Evaluator):
 
     def divided(self, state: State, lists: Sequence[NeighborList]) -> DividedSystem | None:
         """Domains of a state; made, and enlarged, by all ranks together. None: see `evaluate_`."""
-        divided: DividedSystem | None = state.workspaces.get(self)
+        divided = self._known(state)
         same = divided is not None and divided.serves(lists) and divided.margin == self.margin
+        if divided is not None and divided.region.is_whole != self.keeps_all:
+            same = False
         if divided is not None and same and not divided.stale:
             return divided
         if not all(item.status().complete for item in lists):
             return None
         if divided is None or not same:
-            first = lists[0]
-            if divided is not None:
-                planes = divided.planes
-            elif first.brick is not None:  # of another evaluator with the same lists
-                planes = first.brick.planes
-            else:
-                planes = self.grid.planes(
-                    first.reference_positions, first.reference_cell, state.pbc
-                )
+            planes = self._planes(divided, state, lists)
             divided = None
             state.workspaces.pop(self, None)  # frees its memory first
-            divided = DividedSystem(
-                new_number(),
-                Region.of(state, self.exchange),
-                lists,
-                planes,
-                self.whole,
-                self.grid,
-                self.exchange,
-                self.margin,
-            )
-            if not self.exchange.alone:
-                finalize(divided, self.exchange.drop, Call.DROP, divided.number).atexit = False
-            state.workspaces[self] = divided
-            message = partial(SystemReference.of, self.number, state, lists, planes, self.margin)
-            self.exchange.call_(Call.BEGIN, divided.number, message)
+            divided = state.workspaces[self] = self._begin(state, lists, planes)
         else:
             self.exchange.call_(Call.GROW, divided.number)
         divided.divide_()
         self.exchange.finish_()
+        return divided
+
+    def _planes(
+        self, before: DividedSystem | None, state: State, lists: Sequence[NeighborList]
+    ) -> Tensor:
+        """(P,) between the bricks: those that there are, else put by the atoms."""
+        first = lists[0]
+        if before is not None and before.whole is not None:
+            return before.whole.planes
+        if first.brick is not None:  # of another evaluator with the same lists
+            return first.brick.planes
+        return self.grid.planes(first.reference_positions, first.reference_cell, state.pbc)
+
+    def no_brick(self, state: State) -> Brick:
+        """One that no atom of a state is near to, with planes between the bricks of all."""
+        return self._no_brick(self.grid.planes(state.positions, state.cell, state.pbc))
+
+    def _no_brick(self, planes: Tensor) -> Brick:
+        return replace(self.grid.brick(0, planes), margin=_NOWHERE)
+
+    def _begin(self, state: State, lists: Sequence[NeighborList], planes: Tensor) -> DividedSystem:
+        """A divided system that all ranks begin, without buffers."""
+        number, exchange, margin = new_number(), self.exchange, self.margin
+        whole = WholeSystem(ref(state), lists, planes)
+        if self.keeps_all:
+            parts = self.whole, self.grid, exchange, margin, whole
+            divided = DividedSystem(number, Region.of(state, exchange), lists, planes, *parts)
+            message = partial(SystemReference.of, self.number, state, lists, planes, margin)
+            exchange.call_(Call.BEGIN, number, message)
+        else:
+            for item in lists:
+                item.limit_(self._no_brick(planes))
+                item.rest_(leaves_device=state.on_host)
+            reference = SystemReference.of(self.number, state, lists, planes, margin)
+            exchange.call_(Call.BEGIN, number, lambda: reference)
+            divided = self.part(number, reference, planes.clone(), whole)
+        if not exchange.alone:
+            finalize(divided, exchange.drop, Call.DROP, number).atexit = False
         return divided
 
     def divide_(self, state: State, divides: bool) -> None:
@@ -191,6 +248,7 @@ class DecomposedEvaluator(Evaluator):
 
     def replace_(self, state: State) -> None:
         """See WorkspaceOwner: domains are cut anew for other systems."""
-        divided: DividedSystem | None = state.workspaces.pop(self, None)
+        divided = self._known(state)
+        state.workspaces.pop(self, None)
         if divided is not None:
             divided.leave()

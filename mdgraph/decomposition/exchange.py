@@ -36,6 +36,10 @@ from mdgraph.gpu.launch import Branch
 PATIENCE: Final = 60.0
 """s, that a rank waits for another one within an evaluation."""
 
+_LINGERING: Final = timedelta(minutes=10)
+"""That a message between GPUs may wait, from when the host launches it, for all that was launched
+before and for the other rank. One that is lost is noticed by its beats."""
+
 _JOINING: Final = 1800.0
 """s, in which all ranks must have started."""
 
@@ -339,6 +343,7 @@ class ProcessExchange:
         self._busy = False
         self._held: WeakSet[CapturedGraph] = WeakSet()
         self._dropped: deque[tuple[Call, int]] = deque()
+        self._paced: torch.cuda.Event | None = None
         self._watch = RankWatch.begun(rank, self._messages)
         atexit.register(self._end)
 
@@ -418,6 +423,19 @@ class ProcessExchange:
             group = self._values[values.device.type]
             distributed.all_reduce(values, distributed.ReduceOp.MAX, group)
 
+    def keep_pace_(self, device: torch.device) -> None:
+        """Waits on CUDA until what was launched before the last such call has been done.
+
+        So a message that is launched next, outside of graphs, waits for what was launched since,
+        such as a stretch of steps, and not for all that the host is ahead.
+        """
+        if device.type != "cuda":
+            return
+        if self._paced is not None:
+            self._paced.synchronize()
+        self._paced = torch.cuda.Event()
+        self._paced.record(torch.cuda.current_stream(device))
+
     def any(self, condition: bool) -> bool:
         """Whether a condition holds on any rank; all ranks call it together."""
         flag = torch.tensor(int(condition))
@@ -439,7 +457,7 @@ class ProcessExchange:
         if device_type not in self._values:
             self._check_cards(device)
             torch.cuda.set_device(device)
-            patience = timedelta(seconds=PATIENCE)
+            patience = timedelta(seconds=PATIENCE) if self._watch is None else _LINGERING
             options = distributed.ProcessGroupNCCL.Options(is_high_priority_stream=True)
             group: Any = distributed.new_group(timeout=patience, backend="nccl", pg_options=options)
             self._values[device_type] = group

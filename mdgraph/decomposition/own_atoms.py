@@ -4,8 +4,8 @@ Before each stretch of steps a rank has the positions of all atoms near its bric
 to ranks by the bricks that they lie in then. Within the stretch a rank moves its own atoms alone
 and gets positions of those near its brick, within the range of the lists and a margin: atoms may go
 half the margin from where they were, before a neighbor could be missed. Where they go further the
-stretch is repeated with a wider margin, as after any overflow. So no atom is handed over, and all
-shapes are static.
+stretch is repeated with a wider margin, as after any overflow. So no atom changes hands within a
+stretch, and all shapes are static.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -201,7 +201,9 @@ class OwnAtoms:
         owner = self._owner_of_all()
         self.owner.copy_(owner)
         rank, everyone = self._rank, torch.arange(len(owner), device=owner.device)
-        own = owner == rank
+        # Others may lie elsewhere now, and their owners do not count them among those near.
+        known = everyone < self._region.count
+        own = known & (owner == rank)
         # Places without an atom in a message bring the first flag, once more.
         fill = torch.full_like(everyone[0], -1)
         count = _packed_(self.atoms, own, everyone, own.to(torch.int8).argmax())
@@ -212,7 +214,7 @@ class OwnAtoms:
             if other != rank:
                 chosen = self.used & self._near(other, self.atoms)
                 sent[other] = _packed_(self._send.get(other), chosen, self._rows, fill)
-        near_here = self._near(rank) & ~own
+        near_here = known & self._near(rank) & ~own
         received = torch.zeros_like(sent).index_add_(0, owner, near_here.to(sent.dtype))
         for other, atoms in self._receive.items():
             _packed_(atoms, near_here & (owner == other), everyone, fill)
@@ -231,8 +233,20 @@ class OwnAtoms:
 
         Does not sync.
         """
-        self.start.begin_(self.atoms, self._wrapped + self._turns, *self._lattice)
+        places = self._wrapped + self._turns
+        self.start.begin_(self.atoms, places, *self._lattice)
+        self._begun = places if self.start.cell_varies else None
         del self._wrapped, self._turns
+
+    def carried(self) -> Tensor:
+        """Where atoms of the region lie that others own, as far as this rank knows; (M, 3) A.
+
+        Those that were not brought up to date have moved with the cell. Does not sync.
+        """
+        state = self._state
+        if self._begun is None:
+            return state.positions
+        return self._begun @ complete_cell(state.cell.double(), state.pbc)[0]
 
     def bring_(self, own: State, lists: Sequence[NeighborList]) -> None:
         """Brings positions of the state up to date, of own atoms and of others' near them.

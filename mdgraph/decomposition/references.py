@@ -1,10 +1,10 @@
 """What rank 0 sends so that other ranks make the same evaluators, systems and lists."""
 
 import itertools
-from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -25,6 +25,10 @@ _NUMBERS: Final = itertools.count(1)
 """Numbers of evaluators, systems, states and lists, in calls of other ranks."""
 
 _NUMBERED: Final[WeakKeyDictionary[Any, tuple[int, object]]] = WeakKeyDictionary()
+
+_REGIONS: Final[WeakValueDictionary[int, Region]] = WeakValueDictionary()
+_LISTS: Final[WeakValueDictionary[int, NeighborList]] = WeakValueDictionary()
+"""Those of this rank, by the numbers of the state and the lists of the whole."""
 
 
 def number_of(thing: State | NeighborList, version: object = None) -> int:
@@ -99,37 +103,37 @@ class SystemReference:
     ) -> tuple[State, Region]:
         """A state and its region, with room for the atoms near a brick, which come later.
 
+        Those that there are, of another evaluator of the same system.
+
         Args:
             whole: evaluator of the system.
             brick: with its margin.
             exchange: between the ranks.
         """
+        known = _REGIONS.get(self.system)
+        if known is not None:
+            return known.state, known
         system = System(self.numbers, self.positions.astype(np.float64), self.cell[0], self.pbc)
-        places, cell, pbc = (
-            torch.from_numpy(value).to(brick.planes.device)
-            for value in (self.positions, self.cell, self.pbc[None])
-        )
+        places, cell, pbc = map(torch.from_numpy, (self.positions, self.cell, self.pbc[None]))
         wrapped, _, inverted = wrapped_in(places, cell, pbc)
-        reach = max(whole.cutoffs) + max(self.skins)
-        near = brick.is_near(wrapped, inverted, pbc, reach).cpu().numpy()
-        return Region.near(system, whole.precision.state, whole.device, near, exchange)
+        reach, on_host = (
+            max(whole.cutoffs) + max(self.skins),
+            replace(brick, planes=brick.planes.cpu()),
+        )
+        near = on_host.is_near(wrapped, inverted, pbc, reach).numpy()
+        made = Region.near(system, whole.precision.state, whole.device, near, exchange)
+        _REGIONS[self.system] = made[1]
+        return made
 
-    def lists(
-        self,
-        state: State,
-        cutoffs: Sequence[float],
-        brick: Brick,
-        known: MutableMapping[int, NeighborList] | None = None,
-    ) -> list[NeighborList]:
+    def lists(self, state: State, cutoffs: Sequence[float], brick: Brick) -> list[NeighborList]:
         """Lists of such a state, one for each cutoff, with rows for a brick; known ones again."""
-        known = {} if known is None else known
         found = []
         limits = zip(self.list_numbers, cutoffs, self.skins, self.capacities, strict=True)
         for number, cutoff, skin, capacity in limits:
-            item = known.get(number)
+            item = _LISTS.get(number)
             if item is None:
                 item = NeighborList(state, cutoff, skin, capacity, brick=brick)
-                known[number] = item
+                _LISTS[number] = item
             found.append(item)
         return found
 

@@ -1,14 +1,15 @@
 """Region: the atoms of a divided system that a rank has, those near its brick.
 
-Rank 0 has all of them, and sends what it has by atom in pieces, of which another rank keeps the
-atoms near its brick. So no other rank has anything of the size of the system. A region has as many
+Rank 0 sends what there is by atom in pieces, of which each rank, itself included, keeps the atoms
+near its brick. So no rank works on anything of the size of the system, unless something looks at
+all atoms in each step: then the region of rank 0 is the whole. A region has as many
 rows at all times, and none is empty: the atoms near come first, in the order of their numbers, and
 any others fill the rest, as they are at the moment. Rows of lists and domains know them, like all
 atoms far away, only as what they are not near to. Where more atoms are near than there are rows,
 `outgrown` says so, as of any overflow.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
@@ -40,7 +41,9 @@ class Region:
 
     Attributes:
         total: N.
+        is_whole: whether it has all atoms, each in the row of its number.
         atoms: (M,) int64, their numbers in the system.
+        count: () int64, how many came last of those near the brick, which are in the first rows.
         most: () int64, largest number of atoms near the brick that was met.
         generation: how often regions of the system have grown, the same on all ranks.
         sizes: M of each rank, after `agree_`.
@@ -49,17 +52,20 @@ class Region:
     def __init__(self, state: State, total: int, exchange: Exchange) -> None:
         """Of a state of M atoms; see `of` and `near`."""
         self._exchange, self.total, self.generation = exchange, total, 0
+        self.is_whole = False
         self._reference = ref(state)  # which has what is made of the region
         self.atoms = torch.arange(len(state.numbers), device=state.device)
+        self.count = torch.full_like(self.atoms[0], len(self.atoms))
         self.most = self.atoms.new_zeros(())
         self.sizes: Sequence[int] = ()
 
     @classmethod
     def of(cls, state: State, exchange: Exchange) -> "Region":
-        """That of rank 0, which has the whole system."""
+        """The whole system, which rank 0 alone has."""
         region = _WHOLE.get(state)
         if region is None or region._exchange is not exchange:
             region = _WHOLE[state] = cls(state, len(state.numbers), exchange)
+            region.is_whole = True
         return region
 
     @classmethod
@@ -85,14 +91,14 @@ class Region:
 
     @property
     def state(self) -> State:
-        """Of the M atoms; rank 0 has the whole system in it."""
+        """Of the M atoms."""
         state = self._reference()
         assert state is not None
         return state
 
     def numbers_of(self, rows: Tensor) -> Tensor:
         """Numbers in the system of atoms in rows (n,) int64."""
-        return rows if self._exchange.leads else self.atoms.index_select(0, rows)
+        return rows if self.is_whole else self.atoms.index_select(0, rows)
 
     def outgrown(self) -> Tensor:
         """() bool, whether more atoms were near the brick than there are rows; does not sync."""
@@ -133,7 +139,10 @@ class Region:
             pbc=state.pbc[0].cpu().numpy(),
         )
         known = state.workspaces
-        # The same object, by which evaluators keep what they have.
+        for user, made in list(known.items()):
+            if not isinstance(made, ref):  # buffers of the old size
+                del known[user]
+        # The same object, by which divided evaluators know what they have of it.
         vars(state).update(vars(_state_of(system, order, state.dtype, state.device)))
         state.workspaces = known
         self._state_elements(elements)
@@ -147,6 +156,7 @@ class Region:
 
     def share_(
         self,
+        numbers: Tensor,
         places: Sequence[Tensor],
         cells: Sequence[Tensor],
         columns: Sequence[Tensor],
@@ -155,31 +165,41 @@ class Region:
     ) -> list[Tensor]:
         """Brings what rank 0 has of atoms to the ranks that have them near; does not sync on CUDA.
 
-        The state of another rank gets numbers and positions. All ranks call it together.
+        The state of a region gets numbers and positions. All ranks call it together.
 
         Args:
-            places: (N, 3) A, positions of the state and others that count for who is near; on
-                other ranks any tensors of the same types.
+            numbers: (N,) int64, atomic ones of the whole; on other ranks than 0 anything like it,
+                as all that follows.
+            places: (N, 3) A, positions and others that count for who is near.
             cells: (1, 3, 3) A, theirs, the same on all ranks.
-            columns: (N, ...), what else there is by atom, of types that float64 holds; on other
-                ranks any tensors of the same types and sizes of rows.
+            columns: (N, ...), what else there is by atom, of types that float64 holds.
             brick: of this rank.
             reach: A, from the brick.
 
         Returns:
-            On other ranks the places and columns of the atoms of the region, (M, ...).
+            The places and columns of the atoms of the region, (M, ...); none where it is whole.
+        """
+        given = [numbers, *places, *columns]
+        pieces = self._pieces(given)
+        if self.is_whole:
+            for _ in pieces:
+                pass
+            return []
+        width = sum(value[0].numel() for value in given)
+        return self.take_(self._received(pieces, width, cells, self.state, brick, reach), given)
+
+    def take_(self, table: Tensor, given: Sequence[Tensor]) -> list[Tensor]:
+        """Takes what came of the atoms of the region, their elements and positions into the state.
+
+        Args:
+            table: (M, W) float64, columns side by side.
+            given: tensors of their types and sizes of rows: numbers, positions, and any others.
+
+        Returns:
+            The columns but the numbers, (M, ...).
         """
         state = self.state
-        given = [state.numbers, *places, *columns]
-        if self._exchange.leads:
-            for begin in range(0, self.total, PIECE):
-                rows = min(PIECE, self.total - begin)
-                parts = [value[begin : begin + rows].reshape(rows, -1).double() for value in given]
-                self._exchange.share_(torch.cat(parts, 1))()
-            return []
-        widths = [value[0].numel() for value in given]
-        table = self._received(sum(widths), cells, state, brick, reach)
-        parts = table.split(widths, 1)
+        parts = table.split([value[0].numel() for value in given], 1)
         numbers, *found = (
             part.to(value.dtype).reshape(len(part), *value.shape[1:])
             for part, value in zip(parts, given, strict=True)
@@ -189,18 +209,35 @@ class Region:
         state.positions.copy_(found[0])
         return found
 
+    def _pieces(self, given: Sequence[Tensor]) -> Iterator[tuple[int, Tensor]]:
+        """First atoms, and tables (n, W) float64, of the pieces that rank 0 sends."""
+        width = sum(value[0].numel() for value in given)
+        for begin in range(0, self.total, PIECE):
+            rows = min(PIECE, self.total - begin)
+            if self._exchange.leads:
+                parts = [value[begin : begin + rows].reshape(rows, -1).double() for value in given]
+                piece = torch.cat(parts, 1)
+            else:
+                piece = given[0].new_empty(rows, width, dtype=torch.float64)
+            self._exchange.share_(piece)()
+            yield begin, piece
+
     def _received(
-        self, width: int, cells: Sequence[Tensor], state: State, brick: Brick, reach: float
+        self,
+        pieces: Iterator[tuple[int, Tensor]],
+        width: int,
+        cells: Sequence[Tensor],
+        state: State,
+        brick: Brick,
+        reach: float,
     ) -> Tensor:
         """(M, W) float64, what came of the atoms that are in the region now."""
         size, device = len(self.atoms), self.atoms.device
         table = torch.zeros(size + 1, width, dtype=torch.float64, device=device)
         atoms = torch.zeros(size + 1, dtype=torch.int64, device=device)
         near_count, far_count = atoms.new_zeros(()), atoms.new_zeros(())
-        for begin in range(0, self.total, PIECE):
-            rows = min(PIECE, self.total - begin)
-            piece = table.new_empty(rows, width)
-            self._exchange.share_(piece)()
+        for begin, piece in pieces:
+            rows = len(piece)
             near = torch.zeros(rows, dtype=torch.bool, device=device)
             for number, cell in enumerate(cells):
                 place = piece[:, 1 + 3 * number : 4 + 3 * number]
@@ -215,9 +252,14 @@ class Region:
             row = torch.where(near, first.clamp(max=size), last)
             table.index_copy_(0, row, piece)
             atoms.index_copy_(0, row, torch.arange(begin, begin + rows, device=device))
-        self.atoms.copy_(atoms[:size])
-        torch.maximum(self.most, near_count, out=self.most)
+        self.take_atoms_(atoms[:size], near_count)
         return table[:size]
+
+    def take_atoms_(self, atoms: Tensor, count: Tensor) -> None:
+        """Takes numbers (M,) of atoms, of which the first () are near the brick; does not sync."""
+        self.atoms.copy_(atoms)
+        self.count.copy_(count)
+        torch.maximum(self.most, count, out=self.most)
 
     def share_rows_(self, values: Tensor) -> None:
         """Brings rows (N, ...) of rank 0 to buffers (M, ...) of others, of the atoms there.

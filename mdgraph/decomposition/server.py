@@ -5,7 +5,6 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 import torch
 
@@ -13,12 +12,9 @@ from mdgraph.decomposition.divided_system import DividedSystem
 from mdgraph.decomposition.evaluator import DecomposedEvaluator
 from mdgraph.decomposition.exchange import Call, CallMessage, ProcessExchange
 from mdgraph.decomposition.references import SystemReference
-from mdgraph.decomposition.region import Region
 from mdgraph.errors import LostRankError
 from mdgraph.fused.evaluator import FusedTensorNet
-from mdgraph.neighbors import NeighborList
 from mdgraph.signals import SIGNALS
-from mdgraph.state import State
 
 
 def join_ranks() -> ProcessExchange | None:
@@ -90,9 +86,7 @@ class _Server:
     def __init__(self, exchange: ProcessExchange) -> None:
         self._exchange = exchange
         self._evaluators: dict[int, DecomposedEvaluator] = {}
-        self._systems: dict[int, tuple[State, DividedSystem]] = {}
-        self._regions: WeakValueDictionary[int, Region] = WeakValueDictionary()
-        self._lists: WeakValueDictionary[int, NeighborList] = WeakValueDictionary()
+        self._systems: dict[int, DividedSystem] = {}
         self._steps: dict[int, Follower] = {}
         self._device = torch.device("cpu")
 
@@ -113,9 +107,9 @@ class _Server:
             case Call.BEGIN:
                 self._begin(number, content)
             case Call.GROW:
-                self._systems[number][1].divide_()
+                self._systems[number].divide_()
             case Call.EVALUATE:
-                self._systems[number][1].evaluate_()
+                self._systems[number].evaluate_()
             case Call.BEGIN_STEPS:
                 before = self._steps.pop(content.before, None)
                 self._steps[number] = content.follower(self.part, before)
@@ -133,26 +127,13 @@ class _Server:
 
     def _begin(self, number: int, content: SystemReference) -> None:
         evaluator = self._evaluators[content.evaluator]
-        whole = evaluator.whole
-        planes = torch.from_numpy(content.planes).to(whole.device)
+        planes = torch.from_numpy(content.planes).to(evaluator.whole.device)
         evaluator.margin = content.margin
-        (domain,) = self._exchange.numbers
-        brick = evaluator.grid.brick(domain, planes, content.margin)
-        region = self._regions.get(content.system)
-        if region is None:
-            state, region = content.region(whole, brick, self._exchange)
-            self._regions[content.system] = region
-        else:
-            state = region.state
-        lists = content.lists(state, evaluator.cutoffs, brick, self._lists)
-        parts = whole, evaluator.grid, self._exchange, content.margin
-        divided = DividedSystem(number, region, lists, planes, *parts)
-        state.workspaces[evaluator] = divided
-        self._systems[number] = state, divided
+        divided = self._systems[number] = evaluator.part(number, content, planes)
         divided.divide_()
 
     def part(self, number: int) -> "DividedPart":
         """What there is of a system that is divided."""
-        _, divided = self._systems[number]
+        divided = self._systems[number]
         (evaluator,) = [one for one in self._evaluators.values() if one.has(divided)]
         return DividedPart(evaluator, divided)

@@ -16,6 +16,7 @@ from mdgraph.arguments import checked, real_number
 from mdgraph.biases import Bias, CollectiveVariable
 from mdgraph.biases.applied import AppliedBiases
 from mdgraph.checkpoints import load
+from mdgraph.decomposition import divided_parts
 from mdgraph.devices import device_named
 from mdgraph.engine.checks import (
     NEAREST,
@@ -412,6 +413,7 @@ class Calculation:
         biases: Sequence[Bias] = (),
         room: BatchCapacity | None = None,
         graphs: GraphMemory | None = None,
+        leaves_device: bool = False,
     ) -> None:
         """Allocates and checks; nothing is evaluated yet. Reads the device.
 
@@ -429,6 +431,8 @@ class Calculation:
             biases: on these variables, added after restraints.
             room: capacity for systems that `assign_` puts in the place of these.
             graphs: memory that captures share; None captures in memory of its own.
+            leaves_device: see `State.leave_device_`; lists have no rows then, which those of
+                regions have. Of an evaluator that is divided among ranks.
 
         Raises:
             InputError: unknown species, a charge the potential cannot take, two atoms at
@@ -444,12 +448,17 @@ class Calculation:
         self.check(arrays)
         self.skin = checked_skin(default_skin(self.device) if skin is None else skin)
         self.state = State(arrays, self.device, self.precision.state, seed, room)
+        brick = None
+        if leaves_device:
+            self.state.leave_device_()
+            brick = divided_parts(self.evaluator)[0].no_brick(self.state)
         self.lists = [
             NeighborList(
                 self.state,
                 cutoff,
                 self.skin,
                 cell_varies=cell_varies,
+                brick=brick,
                 one_way=number in self.evaluator.one_way,
             )
             for number, cutoff in enumerate(self.evaluator.cutoffs)
@@ -711,6 +720,9 @@ class Calculation:
             self.check_coincident()
 
     def check_coincident(self) -> None:
-        """Raises InputError if two atoms, or an atom and an image, are at one place; syncs."""
-        if self.lists:
+        """Raises InputError if two atoms, or an atom and an image, are at one place; syncs.
+
+        Without rows of all atoms none is raised; forces on such atoms are no numbers.
+        """
+        if self.lists and not self.state.on_host:
             check_pairs(self.state, self.lists[0])

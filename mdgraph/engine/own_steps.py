@@ -1,15 +1,16 @@
 """OwnSteps: steps of one system that all ranks take together, each of its own atoms.
 
-Rank 0 has the whole state before and after a stretch of steps, so all that looks at it in between,
-from checks of the run to restart files, is that of one process. The others have the atoms near
-their bricks. Within the stretch each rank has a state of its own atoms alone, with an integrator of
-its own, and gets positions of the atoms near them; cell, thermostat and barostat are the same on
-all ranks, which add up what these need.
+Rank 0 has the whole state before and after a call for steps, so all that looks at it in between,
+from checks of the run to restart files, is that of one process. Steps are taken in stretches,
+before which each rank gets the atoms near its brick: at first from the whole, then from their
+ranks. Within a stretch it has a state of its own atoms alone, with an integrator of its own, and
+gets positions of the atoms near them; cell, thermostat and barostat are the same on all ranks,
+which add up what these need.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from weakref import finalize, ref
@@ -19,8 +20,9 @@ import torch
 from torch import Tensor
 
 from mdgraph.decomposition.divided_system import DividedSystem
-from mdgraph.decomposition.dividing import parts_with_lists
+from mdgraph.decomposition.dividing import EvaluatorRecipe, parts_with_lists
 from mdgraph.decomposition.exchange import Call
+from mdgraph.decomposition.handover import HandOver
 from mdgraph.decomposition.own_atoms import OwnAtoms
 from mdgraph.decomposition.references import new_number
 from mdgraph.decomposition.server import DividedPart, Follower
@@ -29,8 +31,7 @@ from mdgraph.engine.integrators import Integrator
 from mdgraph.engine.multiple_time_steps import outer_step_, steps_together
 from mdgraph.engine.observables import OnlineObservables
 from mdgraph.engine.step_graphs import StepGraphs
-from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator, SumEvaluator
-from mdgraph.models.sum import SumPotential
+from mdgraph.evaluators import Evaluator, MultipleTimeStepEvaluator
 from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 from mdgraph.system import System
@@ -79,59 +80,27 @@ class StepsBeginning:
     remove_momentum: int
     looks: bool
     pulls: bool
-    recipe: "EvaluatorRecipe"
+    recipe: EvaluatorRecipe
     parts: tuple[int, ...]
     lists: tuple[tuple[int, int], ...]
 
     def follower(self, part: Callable[[int], DividedPart], before: Follower | None) -> "OwnSteps":
         """See Beginning."""
-        parts = {number: part(number) for number in self.parts}
-        evaluator = self.recipe.make([parts[number].evaluator for number in self.parts])
-        lists = [parts[number].divided.lists[place] for number, place in self.lists]
-        state = parts[self.parts[0]].divided.region.state
-        calculation = Calculation.of_parts(evaluator, state, lists)
-        divided = [parts[number].divided for number in self.parts]
+        parts = [part(number) for number in self.parts]
+        evaluator = self.recipe.make([one.evaluator for one in parts])
+        divided = [one.divided for one in parts]
         return OwnSteps(
-            calculation, divided, self, before if isinstance(before, OwnSteps) else None
+            self.calculation(evaluator, divided),
+            divided,
+            self,
+            before if isinstance(before, OwnSteps) else None,
         )
 
-
-@dataclass(frozen=True)
-class EvaluatorRecipe:
-    """How an evaluator is made of divided ones.
-
-    Attributes:
-        potential: of a sum, on the host.
-        terms: of a sum, or a large and a small potential; none of a divided one.
-        steps: of the small potential to one of the large; 0 for others.
-        virials: whether those of the small potential are computed.
-    """
-
-    potential: SumPotential | None = None
-    terms: "tuple[EvaluatorRecipe, ...]" = ()
-    steps: int = 0
-    virials: bool = False
-
-    @classmethod
-    def of(cls, evaluator: Evaluator) -> "EvaluatorRecipe":
-        """That of an evaluator all of whose parts are divided."""
-        if isinstance(evaluator, SumEvaluator):
-            terms = tuple(cls.of(term) for term in evaluator.terms)
-            return cls(deepcopy(evaluator.potential).cpu(), terms)
-        if isinstance(evaluator, MultipleTimeStepEvaluator):
-            both = cls.of(evaluator.large), cls.of(evaluator.small)
-            return cls(None, both, evaluator.steps, evaluator.virials)
-        return cls()
-
-    def make(self, parts: list[Evaluator]) -> Evaluator:
-        """Makes it; takes its parts from the front of the list."""
-        if not self.terms:
-            return parts.pop(0)
-        terms = [term.make(parts) for term in self.terms]
-        if self.potential is not None:
-            return SumEvaluator(self.potential, terms)
-        large, small = terms
-        return MultipleTimeStepEvaluator(large, small, self.steps, self.virials)
+    def calculation(self, evaluator: Evaluator, divided: Sequence[DividedSystem]) -> Calculation:
+        """That of the region of a rank."""
+        numbered = {one.number: one for one in divided}
+        lists = [numbered[number].lists[place] for number, place in self.lists]
+        return Calculation.of_parts(evaluator, divided[0].region.state, lists)
 
 
 class OwnSteps:
@@ -152,22 +121,27 @@ class OwnSteps:
         divided: Sequence[DividedSystem],
         beginning: StepsBeginning,
         before: "OwnSteps | None",
+        whole: Calculation | None = None,
         online: OnlineObservables | None = None,
     ) -> None:
         """Allocates; reads the device. All ranks call it together.
 
         Args:
             calculation: of the region of this rank, whose positions are valid for own atoms and
-                those near them within a stretch, and on rank 0 for all before and after it.
+                those near them within a stretch.
             divided: what ranks have of it, for each divided evaluator.
             beginning: of the steps.
             before: steps whose place these take.
+            whole: of all atoms, valid before and after a stretch; on rank 0. The same where the
+                region is the whole.
             online: observables that each step records; on rank 0.
 
         Raises:
             InputError: see `Integrator.allocate`.
         """
         self._calculation, self._beginning, self._online = calculation, beginning, online
+        self._source = calculation if whole is None else whole
+        self._has_part = whole is not calculation
         self.number = beginning.number
         # Not kept here, so that they make room for larger ones.
         self._parts = [(ref(one), one.cuts) for one in divided]
@@ -177,8 +151,8 @@ class OwnSteps:
         first, margin = divided[0], max(one.margin for one in divided)
         first.share_()
         self._region = first.region
-        places = first.grid, first.planes, self._region, calculation.lists, margin
-        self.atoms = OwnAtoms(exchange, *places, before=None if before is None else before.atoms)
+        around = first.grid, first.planes, self._region, calculation.lists, margin
+        self.atoms = OwnAtoms(exchange, *around, before=None if before is None else before.atoms)
         rows, number = len(self.atoms.atoms), int(region.numbers[0])
         system = System(
             numbers=np.full(rows, number),
@@ -192,6 +166,14 @@ class OwnSteps:
         self.own.ranks = self.atoms
         self._integrator = copy(beginning.integrator)
         self._integrator.allocate(self.own)
+        self._between: HandOver | None = None
+        if not beginning.looks:
+            reach = max(one.reach for one in divided)
+            where = first.grid, first.planes, first.region, margin, reach
+            self._between = HandOver(exchange, *where)
+            places, cells = self._places(region.positions.index_select(0, self.atoms.atoms))
+            known = None if before is None else before._between
+            self._between.allocate_(self.atoms.used, places, cells, known)
         own = self._integrator.tensors()
         self._names = [name for name, value in own.items() if value.shape[:1] == (rows,)]
         self._whole: Integrator | None = None
@@ -227,17 +209,30 @@ class OwnSteps:
         self._exchange.finish_()
 
     def _balance_(self) -> None:
-        """Moves the planes between bricks where atoms have gathered; does not sync on CUDA.
+        """Moves the planes between bricks where atoms have gathered.
 
-        Before a chunk alone, so that one that is repeated has the planes that it had.
+        Before a chunk alone, so that one that is repeated has the planes that it had. Syncs where
+        the state has left the device, on CUDA else not.
         """
-        region, parts = self._calculation.state, self._divided()
-        first = parts[0]
-        planes = first.grid.balanced(region.positions, region.cell, region.pbc, first.planes)
-        moved = torch.stack([one.take_planes_(planes) for one in parts]).any()
-        for item in self._calculation.lists:
-            item.follow_(item.reference_positions, item.reference_cell, moved)
-            item.rebuilds.sub_(moved.to(item.rebuilds.dtype))
+        state, parts, lists = self._source.state, self._divided(), self._source.lists
+        moved = torch.zeros((), dtype=torch.bool, device=state.device)
+        for one in parts:
+            assert one.whole is not None
+            planes = one.whole.planes
+            if one is parts[0]:
+                new = one.grid.balanced(
+                    state.positions, state.cell, state.pbc, planes, in_pieces=state.on_host
+                )
+            if one.region.is_whole:
+                moved |= one.take_planes_(new)
+            else:
+                planes.copy_(new)  # regions follow when they get their atoms
+        for item in lists:
+            if self._has_part:
+                item.rest_(leaves_device=state.on_host)
+            else:
+                item.follow_(item.reference_positions, item.reference_cell, moved)
+                item.rebuilds.sub_(moved.to(item.rebuilds.dtype))
 
     def follow(self, request: StepRequest) -> None:
         """Takes steps that rank 0 asks for; on other ranks."""
@@ -254,14 +249,25 @@ class OwnSteps:
         self.graphs.settings = request.graphs
         self._whole = whole
         step, end, block = request.step, request.step + request.count, self._integrator.block
-        while step < end:
-            count = min(end - step, block - step % block)
-            self._stretch_(step, count, whole)
-            step += count
-
-    def _stretch_(self, step: int, count: int, whole: Integrator | None) -> None:
         with torch.no_grad():
-            by_atom = self._share_(whole)
+            while step < end:
+                count = min(end - step, block - step % block)
+                from_whole = step == request.step or self._beginning.looks
+                by_atom = self._share_(whole) if from_whole else self._hand_over_()
+                self._stretch_(step, count, by_atom)
+                step += count
+                if step == end or self._beginning.looks:
+                    self._end_(whole)
+
+    def _stretch_(self, step: int, count: int, by_atom: Mapping[str, Tensor]) -> None:
+        """Takes steps.
+
+        Args:
+            step: steps done before.
+            count: to take.
+            by_atom: buffers of the integrator by atom of the region, by name.
+        """
+        with torch.no_grad():
             self.atoms.assign_()
             with ExitStack() as stack:
                 for one in self._divided():
@@ -270,9 +276,14 @@ class OwnSteps:
                     )
                 stack.enter_context(self.atoms.deciding())
                 self._load_(by_atom)
+                before = [item.rebuilds.clone() for item in self._calculation.lists]
                 self.graphs.advance_(step, count)
+                self._exchange.keep_pace_(self._calculation.device)
                 self._settle_()
-                self._end_(whole)
+        if self._has_part and self._exchange.leads:
+            lists = zip(self._calculation.lists, self._source.lists, before, strict=True)
+            for item, of_whole, builds in lists:
+                of_whole.rebuilds.add_(item.rebuilds - builds)
 
     def _share_(self, whole: Integrator | None) -> dict[str, Tensor]:
         """Brings what rank 0 has of the state, the lists and the integrator to all ranks.
@@ -280,47 +291,104 @@ class OwnSteps:
         Returns:
             Buffers of the integrator by atom of the region, (M, ...), by name.
         """
-        state, own, parts = self._calculation.state, self._integrator, self._divided()
-        lists = self._calculation.lists
-        by_atom, others = self._evaluator_tensors()
-        replicated = [*(getattr(state, name) for name in _REPLICATED), *others]
+        region, source = self._calculation, self._source
+        state, own, parts = region.state, self._integrator, self._divided()
+        replicated = self._replicated(source)
         tensors = (own if whole is None else whole).tensors()
         given = {name: value for name, value in tensors.items() if name not in self._names}
-        planes = [one.planes for one in parts]
-        cells = [item.reference_cell for item in lists]
+        planes = [one.planes if one.whole is None else one.whole.planes for one in parts]
+        cells = [item.reference_cell for item in source.lists]
         shared = _Bytes([*replicated, *given.values(), *planes, *cells])
         self._exchange.share_(shared.bytes)()
-        if whole is None:
+        if self._has_part:
             values = iter(shared.values())
-            for value in replicated:
+            for value in self._replicated(region):
                 value.copy_(next(values))
             given = {name: next(values) for name in given}
             moved = torch.stack([one.take_planes_(next(values)) for one in parts]).any()
             cells = [*values]
-        places = [state.positions, *(item.reference_positions for item in lists)]
-        by_atom = [*(getattr(state, name) for name in _BY_ATOM), *by_atom]
-        columns = [*by_atom, *(one.constant for one in parts), *(tensors[n] for n in self._names)]
+        places = [source.state.positions, *(item.reference_positions for item in source.lists)]
+        columns = [*self._columns(source), *(tensors[name] for name in self._names)]
         reach = max(one.reach for one in parts)
         bricks = [one.brick for one in parts if one.brick is not None]
         brick = max(bricks, key=lambda one: one.margin)
-        found = self._region.share_(places, [state.cell, *cells], columns, brick, reach)
+        found = self._region.share_(
+            source.state.numbers, places, [state.cell, *cells], columns, brick, reach
+        )
         own.restore(own.tensors() | given)
-        if whole is not None:
+        if not self._has_part:
             return {name: tensors[name] for name in self._names}
-        _, *places = found[: len(places)]
-        found = found[1 + len(lists) :]
-        for value, new in zip(by_atom, found, strict=False):
-            value.copy_(new)
-        for one, constant in zip(parts, found[len(by_atom) :], strict=False):
-            one.take_constant_(constant)
-        for item, place, vectors in zip(lists, places, cells, strict=True):
-            item.follow_(place, vectors, moved)
-        return dict(zip(self._names, found[len(by_atom) + len(parts) :], strict=True))
+        return self._take_(found, cells, moved)
 
-    def _evaluator_tensors(self) -> tuple[list[Tensor], list[Tensor]]:
+    def _take_(
+        self, found: Sequence[Tensor], cells: Sequence[Tensor], moved: Tensor
+    ) -> dict[str, Tensor]:
+        """Takes into the region what came of its atoms.
+
+        Args:
+            found: (M, ...), positions, what lists were built from, columns, and buffers of the
+                integrator by atom.
+            cells: (1, 3, 3) A, that lists were built from.
+            moved: () bool, whether planes have.
+
+        Returns:
+            These buffers, by name.
+        """
+        region, end = self._calculation, 1 + len(cells)
+        columns = self._columns(region)
+        for value, new in zip(columns, found[end:], strict=False):
+            value.copy_(new)
+        for one in self._divided():
+            one.take_constant_()
+        for item, place, vectors in zip(region.lists, found[1:end], cells, strict=True):
+            item.follow_(place, vectors, moved)
+        return dict(zip(self._names, found[end + len(columns) :], strict=True))
+
+    def _places(self, positions: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Positions of own atoms (C, 3), and what lists were built from, with the cells of both."""
+        state, lists, rows = self._calculation.state, self._calculation.lists, self.atoms.atoms
+        references = [item.reference_positions.index_select(0, rows) for item in lists]
+        cells = [state.cell, *(item.reference_cell for item in lists)]
+        return [positions, *references], cells
+
+    def _hand_over_(self) -> dict[str, Tensor]:
+        """Brings own atoms to the ranks that have them near; see `_share_`."""
+        region, own, atoms = self._calculation, self.own, self.atoms
+        state, lists, buffers = region.state, region.lists, self._integrator.tensors()
+        by_atom = [buffers[name] for name in self._names]
+        references = [item.reference_positions for item in lists]
+        before = [state.numbers, atoms.carried().to(state.dtype), *references]
+        before += self._columns(region)
+        before += [value.new_zeros(len(state.numbers), *value.shape[1:]) for value in by_atom]
+        places, cells = self._places(own.positions)
+        here = [state.numbers.index_select(0, atoms.atoms), *places]
+        here += [getattr(own, name) for name in _BY_ATOM]
+        of_evaluator, _ = self._evaluator_tensors(region)
+        here += [*(value.index_select(0, atoms.atoms) for value in of_evaluator), *by_atom]
+        table, earlier = (
+            torch.cat([value.reshape(len(value), -1).double() for value in side], 1)
+            for side in (here, before)
+        )
+        numbers = self._region.numbers_of(atoms.atoms)
+        assert self._between is not None
+        table = self._between(numbers, atoms.used, places, cells, table, earlier)
+        unmoved = torch.zeros((), dtype=torch.bool, device=state.device)
+        return self._take_(self._region.take_(table, here), cells[1:], unmoved)
+
+    def _columns(self, calculation: Calculation) -> list[Tensor]:
+        """What there is by atom beside positions, of a region or of the whole."""
+        own = [getattr(calculation.state, name) for name in _BY_ATOM]
+        return [*own, *self._evaluator_tensors(calculation)[0]]
+
+    def _replicated(self, calculation: Calculation) -> list[Tensor]:
+        """What is the same on all ranks, of a region or of the whole."""
+        own = [getattr(calculation.state, name) for name in _REPLICATED]
+        return [*own, *self._evaluator_tensors(calculation)[1]]
+
+    def _evaluator_tensors(self, calculation: Calculation) -> tuple[list[Tensor], list[Tensor]]:
         """Those of the evaluator by atom, and others, which are the same on all ranks."""
-        state = self._calculation.state
-        atoms, tensors = len(state.numbers), self._calculation.evaluator.tensors(state).values()
+        state = calculation.state
+        atoms, tensors = len(state.numbers), calculation.evaluator.tensors(state).values()
         by_atom = [value for value in tensors if value.shape[:1] == (atoms,)]
         return by_atom, [value for value in tensors if value.shape[:1] != (atoms,)]
 
@@ -367,12 +435,19 @@ class OwnSteps:
 
     def _settle_(self) -> None:
         """Adds up what a step has not, and says what has outgrown its buffers."""
-        state, sums = self._calculation.state, []
-        if not self._adds_up:
-            terms = self._calculation.evaluator.term_energies(state).values()
-            sums = [state.energy, state.virial, *terms]
+        sums = [] if self._adds_up else self._sums(self._calculation)
+        outgrown = self.atoms.outgrown()
+        if self._between is not None:
+            outgrown = outgrown | self._between.outgrown()
         for number, one in enumerate(self._divided()):
-            one.settle_([] if number else sums)
+            one.settle_([] if number else sums, outgrown)
+
+    @staticmethod
+    def _sums(calculation: Calculation) -> list[Tensor]:
+        """Energies and the virial, of a region or of the whole."""
+        state = calculation.state
+        terms = calculation.evaluator.term_energies(state).values()
+        return [state.energy, state.virial, *terms]
 
     def _add_pulls_(self, pulls: Tensor) -> None:
         """Adds to forces, energies and virial what restraints and biases have added on rank 0.
@@ -439,33 +514,46 @@ class OwnSteps:
         if biases is not None:
             biases.end_step_(number)
 
-    def _collect_(self, into: Mapping[str, Tensor] | None = None) -> None:
+    def _collect_(self, into: Mapping[str, Tensor], *, lists: bool = False) -> None:
         """Brings the state of all atoms to rank 0.
 
         Args:
-            into: further buffers of rank 0, by name, of which each rank has rows of own atoms, or
-                rows of its region, those of own atoms valid.
+            into: buffers of the integrator by atom there, by name.
+            lists: whether what lists were built from goes along.
         """
-        region, own, atoms = self._calculation.state, self.own, self.atoms
-        names = ("positions", "velocities", "forces")
-        here = {name: getattr(own, name) for name in names}
-        there = {name: getattr(region, name) for name in names}
-        there |= {str(place): value for place, value in enumerate(self._evaluator_tensors()[0])}
-        there |= {"energies": region.energies, **({} if into is None else into)}
-        here |= {name: self._integrator.tensors()[name] for name in there if name in self._names}
-        for name in there.keys() - here.keys():
-            here[name] = there[name].index_select(0, atoms.atoms)
-        atoms.collect_(here, there)
+        own, atoms, names = self.own, self.atoms, ("positions", "velocities", "forces")
+        here = {name: getattr(own, name) for name in names} | self._integrator.tensors()
+        there = {name: getattr(self._source.state, name) for name in names} | dict(into)
+        for name, value in self._by_atom(self._calculation, lists).items():
+            here[name] = value.index_select(0, atoms.atoms)
+        atoms.collect_(here, there | self._by_atom(self._source, lists))
+
+    def _by_atom(self, calculation: Calculation, lists: bool) -> dict[str, Tensor]:
+        """What else there is by atom, of a region or of the whole."""
+        found = {"energies": calculation.state.energies}
+        for number, value in enumerate(self._evaluator_tensors(calculation)[0]):
+            found[f"evaluator {number}"] = value
+        for number, item in enumerate(calculation.lists if lists else ()):
+            found[f"list {number}"] = item.reference_positions
+        return found
 
     def _end_(self, whole: Integrator | None) -> None:
         """Brings all that a stretch has changed to rank 0."""
-        lists, own = self._calculation.lists, self._integrator.tensors()
-        references = {f"list {number}": one.reference_positions for number, one in enumerate(lists)}
-        self._collect_(self._of_whole(self._names) | references)
+        region, source, own = self._calculation, self._source, self._integrator.tensors()
+        self._collect_(self._of_whole(self._names), lists=True)
         if whole is None:
             return
         whole.restore(own | self._of_whole(self._names))
-        for item in lists:
+        if self._has_part:
+            here, there = ([*self._replicated(one), *self._sums(one)] for one in (region, source))
+            for value, target in zip(here, there, strict=True):
+                target.copy_(value)
+            for item, of_whole in zip(region.lists, source.lists, strict=True):
+                of_whole.reference_cell.copy_(item.reference_cell)
+                # A plan that was too narrow is made anew for all.
+                torch.maximum(of_whole.sticky()[2], item.sticky()[2], out=of_whole.sticky()[2])
+            return
+        for item in source.lists:
             # From the places of all atoms; those far away were not those of the last build.
             item.rebuild_(item.reference_positions, item.reference_cell)
             item.rebuilds.sub_(1)
@@ -539,6 +627,10 @@ def own_steps(
     parts = parts_with_lists(evaluator, lists)
     if not parts or not all(part.shares(state) for part, _ in parts):
         return None
+    pulls = calculation.springs is not None or calculation.biases is not None
+    looks = pulls or any(record.within_steps for record in online)
+    for part, _ in parts:
+        part.keeps_all = looks
     divided: list[DividedSystem] = []
     while not divided or any(one.stale for one in divided):  # where the region has grown for others
         found = [part.divided(state, own) for part, own in parts]
@@ -547,12 +639,14 @@ def own_steps(
             raise OutgrownError
     if known is not None and known.serve:
         return known
-    for one in divided[1:]:  # whose planes atoms at other places have put, or a file
-        if bool(one.take_planes_(divided[0].planes)):
+    wholes = [one.whole for one in divided if one.whole is not None]
+    for one, whole in zip(divided[1:], wholes[1:], strict=True):
+        # Whose planes atoms at other places have put, or a file.
+        if not one.region.is_whole:
+            whole.planes.copy_(wholes[0].planes)
+        elif bool(one.take_planes_(wholes[0].planes)):
             for item in one.lists:
                 item.rebuild_(item.reference_positions, item.reference_cell)
-    pulls = calculation.springs is not None or calculation.biases is not None
-    looks = pulls or any(record.within_steps for record in online)
     beginning = StepsBeginning(
         new_number(),
         0 if known is None else known.number,
@@ -566,7 +660,8 @@ def own_steps(
     )
     exchange = divided[0].ranks
     exchange.call_(Call.BEGIN_STEPS, beginning.number, lambda: beginning)
-    steps = OwnSteps(calculation, divided, beginning, known, online)
+    own = calculation if looks else beginning.calculation(evaluator, divided)
+    steps = OwnSteps(own, divided, beginning, known, calculation, online)
     exchange.finish_()
     finalize(steps, exchange.drop, Call.DROP_STEPS, beginning.number).atexit = False
     return steps
@@ -575,7 +670,8 @@ def own_steps(
 def _place_of(item: NeighborList, divided: Sequence[DividedSystem]) -> tuple[int, int]:
     """The number of a divided system that has a list, and the place of the list there."""
     for one in divided:
-        for place, own in enumerate(one.lists):
+        assert one.whole is not None
+        for place, own in enumerate(one.whole.lists):
             if own is item:
                 return one.number, place
     raise AssertionError("each list is read by a part of the evaluator")

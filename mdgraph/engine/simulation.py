@@ -236,7 +236,7 @@ class Simulation(StepDynamics):
         """
         if domains is not None:
             join_ranks()
-        self._may_be_whole = False
+        self._may_be_whole = leaves_device = False
         systems = _systems(system)
         if not isinstance(integrator, Integrator):
             name = integrator.__name__ if isinstance(integrator, type) else repr(integrator)
@@ -266,6 +266,11 @@ class Simulation(StepDynamics):
             whole = as_evaluator(potential, precision, device, evaluator)
             potential, evaluator = in_domains(whole, systems, domains), "auto"
             self._may_be_whole = may_be_whole(potential, domains)
+            looks = restraints is not None or variables is not None or len(biases) > 0
+            looks |= any(getattr(record, "within_steps", True) for record in observe)
+            for part in divided_parts(potential):
+                part.keeps_all = looks or part.exchange.alone
+                leaves_device = not part.keeps_all and not self._may_be_whole
         calculation = Calculation(
             systems,
             potential,
@@ -278,6 +283,7 @@ class Simulation(StepDynamics):
             restraints=restraints,
             variables=variables,
             biases=in_bath(biases, integrator),
+            leaves_device=leaves_device,
         )
         if isinstance(fixed, str):
             fixed = select_in_all(fixed, systems)

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
+from copy import copy
 from importlib.util import find_spec
 from typing import Final, Literal
 
@@ -241,9 +242,18 @@ class FusedTensorNet(Evaluator):
             )
         return result
 
-    def constant_energies(self, state: State) -> Tensor:
-        """(N,) float64, eV, of the atoms of a state; does not sync."""
-        atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, state.grouping)
+    def constant_energies(self, state: State, total: int | None = None) -> Tensor:
+        """(N,) float64, eV, of the atoms of a state; does not sync.
+
+        Args:
+            state: of all atoms, or of some of one system.
+            total: atoms of that system.
+        """
+        grouping = state.grouping
+        if total is not None:
+            grouping = copy(grouping)
+            grouping.counts = torch.full_like(grouping.counts, total)
+        atoms = Atoms(state.numbers, state.elements, state.kinds, state.charge, grouping)
         return self.potential.constant_energies(atoms)
 
     def release_(self, state: State) -> None:

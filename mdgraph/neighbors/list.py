@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from mdgraph.errors import InputError
 from mdgraph.gpu.launch import HAS_TRITON
 from mdgraph.host_memory import available_host_memory, check_fits
+from mdgraph.host_tensors import on_host
 from mdgraph.neighbors.geometry import (
     Lattice,
     fractional_coordinates,
@@ -325,6 +326,9 @@ _SLOT: Final = 12
 MARGIN = 1.15
 """Capacity over the largest number of neighbors: room for density fluctuations of a liquid."""
 
+_RESTING: Final = ("_builder", "index", "image", "reverse", "count", "wrap", "order", "row")
+"""What a list frees that rests, see `NeighborList.rest_`."""
+
 _MORE_ROWS: Final = 0.05
 """Part of rows for the atoms near a brick; see `with_room`."""
 
@@ -368,6 +372,7 @@ class NeighborList:
 
     interior: ClassVar[int] = 0
     due: Tensor | None = None
+    _left_device = False
 
     def __init__(
         self,
@@ -426,28 +431,73 @@ class NeighborList:
         builder = builder_class(positions.device)
         lattice = Lattice.of(cell, self.pbc, self._range)
         self._search = self._planner.plan(positions, lattice, self._range, builder.bin_cost)
-        limit = None
-        if self.brick is not None and builder.takes_limits and isinstance(self._search, CellList):
+        self._limited = (
+            self.brick is not None and builder.takes_limits and isinstance(self._search, CellList)
+        )
+        if self.brick is not None and self._limited:
             self._row_room = self._rows_near(self.brick, positions, lattice)
-            limit = RowLimit(self.brick, torch.full_like(positions[:, 0], -1, dtype=torch.int32))
-        self.row = None if limit is None else limit.row
-        room = None if limit is None else self._row_room
-        rows = ListRows.allocate(self.capacity, positions, cell, room)
-        self.index, self.image, self.reverse = rows.index, rows.image, rows.reverse
-        self.count, self.wrap, self.order = rows.count, rows.wrap, rows.order
-        self.reference_positions = rows.reference_positions
-        self.reference_cell = rows.reference_cell
+        self.reference_positions, self.reference_cell = positions.clone(), cell.clone()
+        self._left_device = False
         self.offsets = self._search.images.offsets
         # Planned for; what is found from here on counts anew, in the bins of this plan.
         self._counters.sticky.zero_()
         self._counters.reach.zero_()
+        self._lattice = lattice
         self._translations = translations(self.offsets, lattice.vectors)
+        self._fill_()
+        self.rebuild_(positions, cell)
+
+    def _fill_(self) -> None:
+        """Allocates rows, and what builds them, by the plan; does not sync."""
+        positions, cell, limit = self.reference_positions, self.reference_cell, None
+        if self.brick is not None and self._limited:
+            limit = RowLimit(self.brick, torch.full_like(positions[:, 0], -1, dtype=torch.int32))
+        self.row = None if limit is None else limit.row
+        room = None if limit is None else self._row_room
+        rows = ListRows.allocate(self.capacity, positions, cell, room, own_reference=False)
+        self.index, self.image, self.reverse = rows.index, rows.image, rows.reverse
+        self.count, self.wrap, self.order = rows.count, rows.wrap, rows.order
+        self._row_count = len(rows.index)
         task = BuildTask(
             rows, self._counters, self.grouping, self.pbc, self.cutoff, self.skin,
-            self.cell_varies, lattice, self._search, limit, self._one_way,
+            self.cell_varies, self._lattice, self._search, limit, self._one_way,
         )  # fmt: skip
-        self._builder = builder(task)
-        self.rebuild_(positions, cell)
+        self._builder = builder_class(positions.device)(task)
+
+    def rest_(self, *, leaves_device: bool = False) -> None:
+        """Frees all but the reference; whatever reads more has it allocated and built again.
+
+        Its counters stay, and so do reference and offsets, which anybody may write and read. Does
+        not sync.
+
+        Args:
+            leaves_device: whether the reference moves to memory of the host, if it is elsewhere.
+        """
+        self.join()
+        if leaves_device and not self._left_device:
+            self.reference_positions = on_host(self.reference_positions)
+            self._search.leave_device_()
+        self._left_device = leaves_device
+        for name in _RESTING:
+            vars(self).pop(name, None)
+
+    @property
+    def rests(self) -> bool:
+        """Whether there is nothing but the reference."""
+        return "_builder" not in vars(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What a list that rests has freed."""
+            if name not in _RESTING or "_lattice" not in vars(self):
+                raise AttributeError(name)
+            with torch.no_grad(), full_float32():
+                self._fill_()
+                self._builder.build_(self.reference_positions, self.reference_cell)
+                self.rebuilds.sub_(1)
+                self._builder.join()
+            return vars(self)[name]
 
     def _rows_near(self, brick: Brick, positions: Tensor, lattice: Lattice) -> int:
         """Rows for the atoms near a brick, as many as there were if these suffice; syncs."""
@@ -460,11 +510,16 @@ class NeighborList:
         count = max(int(near.sum()), met)
         if count <= self._row_room:
             return self._row_room
-        return min(with_room(count, _MORE_ROWS), len(positions))
+        return max(1, min(with_room(count, _MORE_ROWS), len(positions)))
 
     @full_float32()
     def rebuild_(self, positions: Tensor, cell: Tensor) -> None:
         """Builds the list from these positions and cells; does not sync."""
+        if self.rests:
+            self.reference_positions.copy_(positions)
+            self.reference_cell.copy_(cell)
+            self.rebuilds.add_(1)
+            return
         self._builder.build_(positions, cell)
         self.join()
 
@@ -581,7 +636,8 @@ class NeighborList:
 
     def join(self) -> None:
         """Makes what follows wait for the reverse slots; does not sync."""
-        self._builder.join()
+        if not self.rests:
+            self._builder.join()
 
     @full_float32()
     def pairs(self, positions: Tensor, cell: Tensor) -> Pairs:
@@ -614,14 +670,14 @@ class NeighborList:
         """The status that a copy of `sticky` tells; no device read."""
         return ListStatus(
             most_neighbors, self.capacity, occupancy, self._bin_capacity, bool(insufficient),
-            rows, len(self.index),
+            rows, self._row_count,
         )  # fmt: skip
 
     def overflowed(self) -> Tensor:
         """() bool on the device, whether the status is not complete; does not sync."""
         most, occupancy, insufficient, rows = self.sticky().unbind()
         over = (most > self.capacity) | (occupancy > self._bin_capacity) | (insufficient != 0)
-        return over | (rows > len(self.index))
+        return over | (rows > self._row_count)
 
     @property
     def _bin_capacity(self) -> int:
@@ -645,7 +701,7 @@ class NeighborList:
                 capacity = status.most_neighbors
             if self.pbc.device.type == "cpu":  # elsewhere the allocator itself says so
                 atoms = len(self.reference_positions)
-                rows = atoms if self.row is None else self._row_room
+                rows = self._row_room if self._limited else atoms
                 check_fits(
                     _SLOT * rows * capacity,
                     available_host_memory(),

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mdgraph.errors import InputError
+from mdgraph.host_tensors import on_host
 from mdgraph.state import Grouping
 
 MOST_BINS: Final = 128
@@ -170,6 +171,10 @@ class Search(Protocol):
         """Finds all directed pairs closer than the cutoff; does not sync."""
         ...
 
+    def leave_device_(self) -> None:
+        """Puts what there is by bin into memory of the host, as tensors of the device."""
+        ...
+
 
 PADDING = torch.iinfo(torch.int64).max
 """Key of an empty slot, larger than any key of a pair."""
@@ -251,6 +256,9 @@ class EveryPair:
             counts.append(count)
         none = torch.zeros((), dtype=torch.int64, device=device)
         return SearchResult(torch.cat(keys), torch.cat(counts), none, every)
+
+    def leave_device_(self) -> None:
+        """See Search; there are no bins."""
 
 
 class CellList:
@@ -359,6 +367,13 @@ class CellList:
             keys.append(row.sort(dim=1).values)
             counts.append(count)
         return SearchResult(torch.cat(keys), torch.cat(counts), count_in_bin.max(), order)
+
+    def leave_device_(self) -> None:
+        """See Search."""
+        for owner in (self, self.bins):
+            for name, value in vars(owner).items():
+                if isinstance(value, Tensor) and len(self.bins) in value.shape:
+                    setattr(owner, name, on_host(value))
 
     def bin_of(self, frame: WrappedFrame) -> Tensor:
         """Number of the bin of each atom, (N,) int64."""

@@ -32,9 +32,18 @@ class ListRows:
 
     @classmethod
     def allocate(
-        cls, capacity: int, positions: Tensor, cell: Tensor, rows: int | None = None
+        cls,
+        capacity: int,
+        positions: Tensor,
+        cell: Tensor,
+        rows: int | None = None,
+        *,
+        own_reference: bool = True,
     ) -> "ListRows":
-        """Empty rows for these atoms, or as many as are given; does not sync."""
+        """Empty rows for these atoms, or as many as are given; does not sync.
+
+        The reference is a copy, unless these buffers themselves shall be it.
+        """
         device, atoms = positions.device, len(positions)
         rows = atoms if rows is None else rows
 
@@ -48,8 +57,8 @@ class ListRows:
             count=integers(atoms),
             wrap=torch.zeros_like(positions),
             order=torch.arange(atoms, dtype=torch.int32, device=device),
-            reference_positions=positions.clone(),
-            reference_cell=cell.clone(),
+            reference_positions=positions.clone() if own_reference else positions,
+            reference_cell=cell.clone() if own_reference else cell,
         )
 
     def tensors(self) -> tuple[Tensor, ...]:

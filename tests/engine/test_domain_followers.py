@@ -55,7 +55,6 @@ def test_lists_of_followers_grow_where_the_cell_outgrows_their_plan() -> None:
     state, region = reference.region(whole, brick, exchange)
     lists = reference.lists(state, whole.cutoffs, brick)
     divided = DividedSystem(1, region, lists, planes, whole, grid, exchange, margin)
-    constant = whole.constant_energies(start)[:, None]
 
     def evaluated() -> torch.Tensor:
         found = divided.evaluate_()
@@ -69,7 +68,6 @@ def test_lists_of_followers_grow_where_the_cell_outgrows_their_plan() -> None:
             start.numbers.double()[:, None],
             positions,
             *(positions for _ in lists),
-            constant,
         ]
         exchange.shared = [header, torch.cat(columns, 1)]
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from ase.build import bulk
 from ase.io import read
 from prepared import prepared_ranks
 
 from mdgraph.biases import Distance, Metadynamics
+from mdgraph.decomposition.exchange import ProcessExchange
 from mdgraph.engine import (
     FIRE,
     Averages,
@@ -60,14 +62,15 @@ RANKS = (
 import json, logging, os, pickle, random, sys, time
 from torch import distributed
 from mdgraph.decomposition import evaluator as evaluators
-from mdgraph.decomposition import own_atoms, region
+from mdgraph.decomposition import handover, own_atoms, region
+from mdgraph.engine import step_graphs
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.io.structures import read_system
 out, domains, room, device = sys.argv[1:]
 own_atoms._MORE, evaluators.MARGIN = {
     "ample": (0.05, 6.0), "tight": (0.0, 0.05), "narrow": (0.05, 0.05), "late": (0.05, 6.0)
 }[room]
-region._MORE = 0.0 if room == "tight" else 0.05
+region._MORE = handover._MORE = 0.0 if room == "tight" else 0.05
 if room == "late":
     delay, send = random.Random(int(os.environ["RANK"])), distributed.batch_isend_irecv
     distributed.batch_isend_irecv = lambda them: time.sleep(0.004 * delay.random()) or send(them)
@@ -78,6 +81,7 @@ log.addFilter(lambda record: lines.append(record.getMessage()) or False)
 system = read_system(f"{out}/start.extxyz")
 more = {"domains": domains, "device": device}
 for name, options in pickle.load(open(f"{out}/options", "rb")).items():
+    step_graphs.BLOCK = options.get("chunk", 4)  # so chunks have two stretches, or one
     run = simulation(system, options, **more)
     run.run(max(16, run.chunk))
     found[name] = {"end": end(run), "together": run._own_steps is not None}
@@ -231,15 +235,45 @@ def test_two_gpus_step_their_own_atoms(
         assert any("outgrew buffers" in line for line in found["tight"]["lines"])
 
 
+def test_the_host_launches_messages_a_stretch_ahead_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One between GPUs has its time from when it is launched, not from when its turn comes."""
+    done: list[str] = []
+
+    class Event:
+        def __init__(self) -> None:
+            self.number = sum(line.startswith("record") for line in done) + 1
+
+        def record(self, stream: object) -> None:
+            done.append(f"record {self.number} {stream}")
+
+        def synchronize(self) -> None:
+            done.append(f"wait {self.number}")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"of {device}")
+    exchange = ProcessExchange.__new__(ProcessExchange)
+    exchange._paced = None
+    exchange.keep_pace_(torch.device("cpu"))
+    for _ in range(3):
+        exchange.keep_pace_(torch.device("cuda", 1))
+    assert done == [
+        "record 1 of cuda:1", "wait 1", "record 2 of cuda:1", "wait 2", "record 3 of cuda:1"
+    ]  # fmt: skip
+
+
 FLOW = """
 import json, logging, sys
 from mdgraph.decomposition import evaluator as evaluators
-from mdgraph.decomposition import own_atoms, region
+from mdgraph.decomposition import handover, own_atoms, region
+from mdgraph.engine import step_graphs
 from mdgraph.engine import Simulation, VelocityVerlet
 from mdgraph.io.structures import read_system
 out, room, device, chunks = sys.argv[1:]
 own_atoms._MORE, evaluators.MARGIN = {"ample": (0.5, 8.0), "tight": (0.0, 1.0)}[room]
-region._MORE = 0.0 if room == "tight" else 0.05
+region._MORE = handover._MORE = 0.0 if room == "tight" else 0.05
+step_graphs.BLOCK = 2  # atoms go from rank to rank within a chunk
 lines = []
 log = logging.getLogger("mdgraph.engine.run_loop")
 log.setLevel(logging.INFO)
@@ -251,10 +285,11 @@ run.state.velocities[:, 0] += 0.3
 moved, owner, most, planes = 0, None, 0, set()
 for _ in range(int(chunks)):
     run.run(4)
-    now = run._own_steps.atoms.owner.cpu().clone()
+    (at,), state = run.calculation.evaluator.division(run.state).values(), run.state
+    grid = run.calculation.evaluator.grid
+    now = grid.owners(state.positions, state.cell, state.pbc, at).cpu()
     moved += 0 if owner is None else int((now != owner).sum())
     owner, most = now, max(most, int(now.bincount(minlength=2).max()))
-    (at,) = run.calculation.evaluator.division(run.state).values()
     planes.add(float(at))
 grown = run._own_steps._region.generation
 json.dump({"moved": moved, "most": most, "planes": len(planes), "lines": lines, "grown": grown,

@@ -23,6 +23,7 @@ LEVELS = (
         "ensembles",
         "errors",
         "host_memory",
+        "host_tensors",
         "numba_jit",
         "precision",
         "processes",

@@ -95,7 +95,7 @@ class FIRE(Integrator):
             self._deformation.allocate(state)
             count = self._deformation.count
         super().allocate(state)
-        self._velocities = torch.zeros_like(state.positions, dtype=torch.float64)
+        self._velocities = state.zeros_like(state.positions).double()
         self._rates = torch.zeros_like(state.energy)[:, None].repeat(1, count)
         self._step = torch.full_like(state.energy, _START)
         self._mixing = torch.full_like(state.energy, _MIXING)
