@@ -431,8 +431,8 @@ class Calculation:
             biases: on these variables, added after restraints.
             room: capacity for systems that `assign_` puts in the place of these.
             graphs: memory that captures share; None captures in memory of its own.
-            leaves_device: see `State.leave_device_`; lists have no rows then, which those of
-                regions have. Of an evaluator that is divided among ranks.
+            leaves_device: see `State.leave_device_`. Where an evaluator is divided among ranks
+                lists have no rows then, as those of regions have them.
 
         Raises:
             InputError: unknown species, a charge the potential cannot take, two atoms at
@@ -451,7 +451,9 @@ class Calculation:
         brick = None
         if leaves_device:
             self.state.leave_device_()
-            brick = divided_parts(self.evaluator)[0].no_brick(self.state)
+            among_ranks = [one for one in divided_parts(self.evaluator) if not one.keeps_all]
+            brick = among_ranks[0].no_brick(self.state) if among_ranks else None
+        self._has_rows = brick is None
         self.lists = [
             NeighborList(
                 self.state,
@@ -724,5 +726,5 @@ class Calculation:
 
         Without rows of all atoms none is raised; forces on such atoms are no numbers.
         """
-        if self.lists and not self.state.on_host:
+        if self.lists and self._has_rows:
             check_pairs(self.state, self.lists[0])
