@@ -355,7 +355,7 @@ def test_the_document_is_followed(
     shorter = {
         "[300, 350, 450], trajectories: 4, frames: 600, interval: 50": "[300], trajectories: 2, "
         "frames: 4, interval: 2",
-        "earlier_steps: 2000\nsteps: 10000": "rounds: 1\nsteps: 2\nvalidations: 1\ndevice: cpu",
+        "earlier_steps: 2000\nsteps: 14000": "rounds: 1\nsteps: 2\nvalidations: 1\ndevice: cpu",
         "temperatures --time-ps 10": "temperatures:12 --steps 12 --no-check --log-interval 12",
         "run(80)": "run(8)",
     }
@@ -370,10 +370,11 @@ def test_the_document_is_followed(
 @pytest.mark.parametrize(
     ("script", "count"),
     [
-        ("multiple_time_steps", 10),
+        ("multiple_time_steps", 11),
         ("slow_observables", 4),
         ("energy_pairs", 1),
         ("bond_stiffness", 2),
+        ("hot_bonds", 2),
     ],
 )
 def test_the_commands_of_the_scripts_are_understood(
