@@ -113,7 +113,8 @@ def compaction(
 
     Each periodic vector of the product is the shortest of its sums and differences with others.
     """
-    cell = torch.tensor(lattice, dtype=torch.float64)[None]
+    # torch takes no strides that are negative, as those of reversed cells are.
+    cell = torch.from_numpy(np.array(lattice, np.float64, order="C"))[None]
     others = _other_axes(torch.tensor([bool(one) for one in periodic])[None])
     changes = NEIGHBORS * others[:, :, None]
     reduction, is_shorter = torch.eye(3, dtype=torch.float64)[None], torch.tensor([True])
