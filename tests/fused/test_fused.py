@@ -391,8 +391,12 @@ def test_fast_rounds_within_its_bound_and_on_triton_alone(backend: str, name: st
     error = (fast.forces.cpu() - exact.forces).square().mean().sqrt()
     change = (fast.forces - mixed.forces).square().mean().sqrt()
     assert float(error) < 2e-3 * max(scale, SMALLEST_FORCE)
-    # Float32 leaves 1e-6 of F.
-    assert float(change) > 1e-5 * scale
+    if name == "no layers":
+        # All between moments and their gradient is float32 at up to 16 channels, in both.
+        assert float(change) == 0.0
+    else:
+        # Float32 leaves 1e-6 of F.
+        assert float(change) > 1e-5 * scale
 
 
 def test_forces_of_fast_add_up_to_zero(backend: str) -> None:
