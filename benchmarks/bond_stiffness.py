@@ -38,46 +38,73 @@ LONGEST: Final = 1.25
 
 
 @dataclass(frozen=True, eq=False)
+class Bonds:
+    """Some bonds to hydrogen of a structure.
+
+    Attributes:
+        hydrogens: (n,) int64.
+        others: (n,) int64, the nearest other atom of each.
+        lengths: (n,) A.
+        directions: (n, 3), unit vectors from the others to the hydrogens.
+    """
+
+    hydrogens: NDArray[np.int64]
+    others: NDArray[np.int64]
+    lengths: Array
+    directions: Array
+
+    def moved(self, system: System, by: float | Array) -> System:
+        """The structure with longer bonds, by A of all or of each, (n, 1)."""
+        positions = system.positions.copy()
+        positions[self.hydrogens] += by * self.directions
+        return system.replace(positions=positions, velocities=None)
+
+
+def bond_groups(system: System, apart: int, longest: float = math.inf) -> list[Bonds]:
+    """All bonds to hydrogen below a length, A, in groups; see `--apart`."""
+    hydrogens, heavy = np.flatnonzero(system.numbers == 1), np.flatnonzero(system.numbers != 1)
+    vectors, distances = ase.geometry.get_distances(
+        system.positions[heavy], system.positions[hydrogens], system.cell, system.pbc
+    )
+    nearest, groups = distances.argmin(0), []
+    for first in range(min(apart, len(hydrogens))):
+        chosen = np.arange(first, len(hydrogens), apart)
+        chosen = chosen[distances[nearest[chosen], chosen] < longest]
+        if len(chosen):
+            own = nearest[chosen]
+            lengths = distances[own, chosen]
+            directions = vectors[own, chosen] / lengths[:, None]
+            groups.append(Bonds(hydrogens[chosen], heavy[own], lengths, directions))
+    return groups
+
+
+@dataclass(frozen=True, eq=False)
 class StretchedBonds:
     """A structure in which some bonds to hydrogen are longer, and in which they are shorter.
 
     Attributes:
         longer, shorter: the structures.
-        hydrogens: (n,) int64, those that are moved.
-        directions: (n, 3), unit vectors along their bonds.
+        bonds: those that are moved.
         masses: (n,) amu, of the other atoms.
     """
 
     longer: System
     shorter: System
-    hydrogens: NDArray[np.int64]
-    directions: Array
+    bonds: Bonds
     masses: Array
 
 
 def stretched(system: System, move: float, apart: int) -> list[StretchedBonds]:
     """All bonds to hydrogen, in groups; see `--apart`."""
-    hydrogens, heavy = np.flatnonzero(system.numbers == 1), np.flatnonzero(system.numbers != 1)
-    vectors, distances = ase.geometry.get_distances(
-        system.positions[heavy], system.positions[hydrogens], system.cell, system.pbc
-    )
-    nearest = distances.argmin(0)
-    groups = []
-    for first in range(min(apart, len(hydrogens))):
-        chosen = np.arange(first, len(hydrogens), apart)
-        length = distances[nearest[chosen], chosen]
-        chosen, length = chosen[length < LONGEST], length[length < LONGEST]
-        if not len(chosen):
-            continue
-        directions = vectors[nearest[chosen], chosen] / length[:, None]
-        ends = []
-        for sign in (1.0, -1.0):
-            positions = system.positions.copy()
-            positions[hydrogens[chosen]] += sign * move * directions
-            ends.append(system.replace(positions=positions, velocities=None))
-        masses = system.masses[heavy[nearest[chosen]]]
-        groups.append(StretchedBonds(*ends, hydrogens[chosen], directions, masses))
-    return groups
+    return [
+        StretchedBonds(
+            bonds.moved(system, move),
+            bonds.moved(system, -move),
+            bonds,
+            system.masses[bonds.others],
+        )
+        for bonds in bond_groups(system, apart, LONGEST)
+    ]
 
 
 def stiffness(name: str, groups: list[StretchedBonds], move: float, device: str) -> Array:
@@ -86,8 +113,9 @@ def stiffness(name: str, groups: list[StretchedBonds], move: float, device: str)
     results = iter(evaluate_with(name, device)(systems, "a moved hydrogen"))
     slopes = []
     for group in groups:
-        longer, shorter = (np.asarray(next(results).forces)[group.hydrogens] for _ in range(2))
-        slopes.append(-((longer - shorter) * group.directions).sum(1) / (2.0 * move))
+        bonds = group.bonds
+        longer, shorter = (np.asarray(next(results).forces)[bonds.hydrogens] for _ in range(2))
+        slopes.append(-((longer - shorter) * bonds.directions).sum(1) / (2.0 * move))
     return np.concatenate(slopes)
 
 

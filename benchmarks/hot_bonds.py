@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import ase.geometry
 import numpy as np
+from bond_stiffness import Bonds, bond_groups
 from cases import conditions, device_argument, run_script
 from multiple_time_steps import Array, Steps
 from scipy.interpolate import CubicSpline
@@ -55,34 +55,22 @@ ALIGN: Final = 0.05
 
 def moved(
     systems: Sequence[System], apart: int, mass: float
-) -> tuple[list[System], list[tuple[Array, Array]], Array]:
-    """Copies with moved hydrogens; indices and directions of each group; reduced masses, amu."""
+) -> tuple[list[System], list[Bonds], Array]:
+    """Copies with moved hydrogens; the bonds of each group; reduced masses, amu."""
     copies, groups, masses = [], [], []
     for system in systems:
-        hydrogens, heavy = np.flatnonzero(system.numbers == 1), np.flatnonzero(system.numbers != 1)
-        vectors, distances = ase.geometry.get_distances(
-            system.positions[heavy], system.positions[hydrogens], system.cell, system.pbc
-        )
-        nearest = distances.argmin(0)
-        bonded = np.bincount(nearest, minlength=len(heavy))
-        for first in range(min(apart, len(hydrogens))):
-            chosen = np.arange(first, len(hydrogens), apart)
-            own, length = nearest[chosen], distances[nearest[chosen], chosen]
-            directions = vectors[own, chosen] / length[:, None]
-            for new in LENGTHS:
-                positions = system.positions.copy()
-                positions[hydrogens[chosen]] += (new - length)[:, None] * directions
-                copies.append(system.replace(positions=positions, velocities=None))
-            groups.append((hydrogens[chosen], directions))
-            lost = bonded[own] * (mass - system.masses[hydrogens[chosen]])
-            other = system.masses[heavy[own]] - lost
+        own = bond_groups(system, apart)
+        bonded = np.bincount(np.concatenate([bonds.others for bonds in own]))
+        for bonds in own:
+            copies += [bonds.moved(system, (new - bonds.lengths)[:, None]) for new in LENGTHS]
+            lost = bonded[bonds.others] * (mass - system.masses[bonds.hydrogens])
+            other = system.masses[bonds.others] - lost
             masses.append(mass * other / (mass + other))
+        groups += own
     return copies, groups, np.concatenate(masses)
 
 
-def curves(
-    name: str, copies: list[System], groups: list[tuple[Array, Array]], device: str
-) -> Array:
+def curves(name: str, copies: list[System], groups: list[Bonds], device: str) -> Array:
     """Forces on hydrogens along their bonds (bonds, lengths), eV/A."""
     results = evaluate_with(name, device)
     forces = [
@@ -92,8 +80,8 @@ def curves(
     ]
     found = np.array(forces).reshape(len(groups), len(LENGTHS), -1, 3)
     along = [
-        (own[:, hydrogens] * directions).sum(-1).T
-        for own, (hydrogens, directions) in zip(found, groups, strict=True)
+        (own[:, bonds.hydrogens] * bonds.directions).sum(-1).T
+        for own, bonds in zip(found, groups, strict=True)
     ]
     return np.concatenate(along)
 

@@ -82,7 +82,7 @@ def test_tables_are_printed(
     assert "| 0.5 x 2 | 1 |" in text
     system = read_system(water_file)
     copies, groups, masses = module.moved([system], 4, 3.024)
-    hydrogens, directions = groups[1]
+    hydrogens, directions = groups[1].hydrogens, groups[1].directions
     first = copies[len(module.LENGTHS)]
     apart = first.positions[hydrogens] - system.positions[hydrogens]
     np.testing.assert_allclose(np.abs((apart * directions).sum(1)), np.linalg.norm(apart, axis=1))
