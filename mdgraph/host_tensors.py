@@ -1,7 +1,7 @@
 """Tensors of a GPU in pinned memory of the host, which the GPU reads and writes by its link.
 
-Kernels and operations work on them as on any other, at some 50 GB/s on a H200, and they take
-nothing of the GPU's memory.
+Kernels and operations work on them as on any other, as fast as that link, and they take nothing of
+the GPU's memory.
 """
 
 from collections import deque
