@@ -76,9 +76,10 @@ class HandOver:
             cells: (1, 3, 3) A, theirs.
             before: what has met more.
         """
+        wrapped = self._wrapped(places, cells)
         for other, brick in enumerate(self._bricks):
             if other != self._rank:
-                count = int((used & self._near(brick, places, cells)).sum())
+                count = int((used & self._near(brick, wrapped)).sum())
                 if before is not None:
                     # Steps that come after an overflow are repeated, and may have led anywhere.
                     room = 2 * int(before.sizes[self._rank, other]) + _LEAP
@@ -91,13 +92,15 @@ class HandOver:
         """() bool, whether more atoms were near other bricks than there are rows; no sync."""
         return (self._most > self._room).any()
 
-    def _near(self, brick: Brick, places: Sequence[Tensor], cells: Sequence[Tensor]) -> Tensor:
+    def _wrapped(self, places: Sequence[Tensor], cells: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+        """Wrapped coordinates and the inverse of the cell for each of the places."""
+        pbc, pairs = self._region.state.pbc, zip(places, cells, strict=True)
+        return [wrapped_in(place.double(), cell.double(), pbc)[::2] for place, cell in pairs]
+
+    def _near(self, brick: Brick, wrapped: Sequence[Sequence[Tensor]]) -> Tensor:
         pbc = self._region.state.pbc
-        near = torch.zeros_like(places[0][:, 0], dtype=torch.bool)
-        for place, cell in zip(places, cells, strict=True):
-            wrapped, _, inverted = wrapped_in(place.double(), cell.double(), pbc)
-            near |= brick.is_near(wrapped, inverted, pbc, self._reach)
-        return near
+        near = [brick.is_near(place, inverted, pbc, self._reach) for place, inverted in wrapped]
+        return torch.stack(near).any(0)
 
     def __call__(
         self,
@@ -128,8 +131,9 @@ class HandOver:
         rows, nothing = len(atoms), numbered.new_full((1, numbered.shape[1]), -1.0)
         padded = torch.cat([numbered, nothing])
         sent, found = {}, {}
+        wrapped = self._wrapped(places, cells)
         for other, brick in enumerate(self._bricks):
-            near = used & self._near(brick, places, cells)
+            near = used & self._near(brick, wrapped)
             if other == self._rank:
                 here = torch.where(near, atoms, -1)
                 continue
