@@ -189,10 +189,10 @@ def windowed_silu(x: Tensor, window: Tensor) -> Tensor:
 class _Windowed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, window: Tensor) -> Tensor:
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
         ctx.save_for_backward(x, window)
-        return launches.windowed(x, window)
+        return kernels.windowed(x, window)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,17 +203,17 @@ class _Windowed(torch.autograd.Function):
 class _WindowedSlope(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, window: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
         ctx.save_for_backward(x, window, gradient)
-        return launches.windowed_slope(x, window, gradient)
+        return kernels.windowed_slope(x, window, gradient)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
-        return launches.windowed_curvature(*ctx.saved_tensors, *gradients)
+        return kernels.windowed_curvature(*ctx.saved_tensors, *gradients)
 
 
 def _linears(widths: tuple[int, ...]) -> nn.ModuleList:

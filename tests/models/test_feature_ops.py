@@ -8,7 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional
 
 from mdgraph.models import tensornet
-from mdgraph.models.kernels import launches
+from mdgraph.models.kernels import features as kernels
 from mdgraph.models.ops import pointwise
 from mdgraph.models.ops.pointwise import StandardizedRows, normalized, silu
 from mdgraph.models.tensors import Product
@@ -64,12 +64,12 @@ def test_kernels_agree_with_torch(channels: int) -> None:
     same = {"rtol": 1e-12, "atol": 1e-12}
     for each in (weights, weights[:, :1].expand(-1, 3, -1)):
         expected = 2.0 * plain_weighed(x, each)
-        torch.testing.assert_close(launches.weighed(x, each, 2.0), expected, **same)
-    torch.testing.assert_close(launches.dots(x, y, 2.0), 2.0 * plain_dots(x, y), **same)
+        torch.testing.assert_close(kernels.weighed(x, each, 2.0), expected, **same)
+    torch.testing.assert_close(kernels.dot_products(x, y, 2.0), 2.0 * plain_dots(x, y), **same)
     x, y = x.requires_grad_(), y.requires_grad_()
     for function, slope, curvature in (
-        (plain_normalized, launches.normalized_slope, launches.normalized_curvature),
-        (functional.silu, None, launches.silu_curvature),
+        (plain_normalized, kernels.normalized_slope, kernels.normalized_curvature),
+        (functional.silu, None, kernels.silu_curvature),
     ):
         (expected,) = torch.autograd.grad(function(x), x, y, create_graph=True)
         both = torch.autograd.grad(expected, (x, y), z)
@@ -78,7 +78,7 @@ def test_kernels_agree_with_torch(channels: int) -> None:
         for one, other in zip(curvature(x.detach(), y.detach(), z), both, strict=True):
             torch.testing.assert_close(one, other, **same)
     torch.testing.assert_close(
-        launches.normalized(x.detach()), plain_normalized(x).detach(), **same
+        kernels.normalization(x.detach()), plain_normalized(x).detach(), **same
     )
 
 

@@ -177,9 +177,9 @@ class _Collected(torch.autograd.Function):
 
 def _weigh(features: Tensor, weights: Tensor, factor: float) -> Tensor:
     if has_kernels(features):
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
-        return launches.weighed(features, weights, factor)
+        return kernels.weighed(features, weights, factor)
     scaled = weights if factor == 1.0 else factor * weights
     pieces = zip(scaled.split(1, dim=1), WIDTHS, strict=True)
     return features * torch.cat([part.expand(-1, width, -1) for part, width in pieces], dim=1)
@@ -187,9 +187,9 @@ def _weigh(features: Tensor, weights: Tensor, factor: float) -> Tensor:
 
 def _dots(left: Tensor, right: Tensor, factor: float) -> Tensor:
     if has_kernels(left):
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
-        return launches.dots(left, right, factor)
+        return kernels.dot_products(left, right, factor)
     parts = (left * right).split(WIDTHS, dim=1)
     result = torch.stack([part.sum(1) for part in parts], dim=1)
     return result if factor == 1.0 else result.mul_(factor)

@@ -67,9 +67,9 @@ class _NormalizedSlope(torch.autograd.Function):
     def forward(ctx: Any, features: Tensor, gradient: Tensor) -> Tensor:
         ctx.save_for_backward(features, gradient)
         if has_kernels(features):
-            from mdgraph.models.kernels import launches
+            from mdgraph.models.kernels import features as kernels
 
-            return launches.normalized_slope(features, gradient)
+            return kernels.normalized_slope(features, gradient)
         return _slope(features, gradient)
 
     @staticmethod
@@ -77,9 +77,9 @@ class _NormalizedSlope(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         features, gradient = ctx.saved_tensors
         if has_kernels(features):
-            from mdgraph.models.kernels import launches
+            from mdgraph.models.kernels import features as kernels
 
-            return launches.normalized_curvature(features, gradient, gradients[0])
+            return kernels.normalized_curvature(features, gradient, gradients[0])
         return _curvature(features, gradient, gradients[0])
 
 
@@ -97,9 +97,9 @@ class _Standardized(torch.autograd.Function):
         if not (needs_gradient(ctx, 1) or needs_gradient(ctx, 2)):
             return _StandardizedSlope.apply(x, weight, gradient, ctx.epsilon), None, None, None
         refuse_more()
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
-        slope, products = launches.standardized_slope(x, weight, gradient, ctx.epsilon, True)
+        slope, products = kernels.standardized_slope(x, weight, gradient, ctx.epsilon, True)
         by_input = needed_gradients(
             ctx, lambda: slope, lambda: products.sum(0), lambda: gradient.sum(0)
         )
@@ -111,19 +111,19 @@ class _StandardizedSlope(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, gradient: Tensor, epsilon: float) -> Tensor:
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
         ctx.save_for_backward(x, weight, gradient)
         ctx.epsilon = epsilon
-        return launches.standardized_slope(x, weight, gradient, epsilon, False)[0]
+        return kernels.standardized_slope(x, weight, gradient, epsilon, False)[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
         x, weight, first = ctx.saved_tensors
-        curvature = launches.standardized_curvature(x, weight, first, gradients[0], ctx.epsilon)
+        curvature = kernels.standardized_curvature(x, weight, first, gradients[0], ctx.epsilon)
         for_x, for_gradient, products = curvature
         by_input = needed_gradients(
             ctx, lambda: for_x, lambda: products.sum(0), lambda: for_gradient
@@ -162,9 +162,9 @@ class _SiluSlope(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
         x, gradient = ctx.saved_tensors
         if has_kernels(x):
-            from mdgraph.models.kernels import launches
+            from mdgraph.models.kernels import features as kernels
 
-            return launches.silu_curvature(x, gradient, gradients[0])
+            return kernels.silu_curvature(x, gradient, gradients[0])
         sigmoid = x.sigmoid()
         curvature = sigmoid * (1.0 - sigmoid) * (2.0 + x * (1.0 - 2.0 * sigmoid))
         slope = torch.ops.aten.silu_backward(gradients[0], x)
@@ -173,9 +173,9 @@ class _SiluSlope(torch.autograd.Function):
 
 def _normalize(features: Tensor) -> Tensor:
     if has_kernels(features):
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
-        return launches.normalized(features)
+        return kernels.normalization(features)
     return features / (_dot(features, features) + 1.0)
 
 
@@ -248,11 +248,11 @@ class _DenseSlope(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
         gradient, sums, weight = ctx.saved_tensors
         along = gradients[0] @ weight.T
-        for_sums, for_gradient, slope = launches.dense_curvature(sums, gradient, along)
+        for_sums, for_gradient, slope = kernels.dense_curvature(sums, gradient, along)
         return needed_gradients(
             ctx, lambda: for_gradient, lambda: for_sums, lambda: slope.T @ gradients[0]
         )
@@ -265,9 +265,9 @@ def _gradient_of_sums(sums: Tensor, gradient: Tensor | None, more: Tensor | None
     if more is None:
         result: Tensor = torch.ops.aten.silu_backward(gradient, sums)
         return result
-    from mdgraph.models.kernels import launches
+    from mdgraph.models.kernels import features as kernels
 
-    return launches.dense_gradient(sums, gradient, more)
+    return kernels.dense_gradient(sums, gradient, more)
 
 
 _SQUARE = Product(1.0, False)
@@ -296,11 +296,11 @@ def updated(features: Tensor, change: Tensor, factors: Tensor | None) -> Tensor:
 class _NormalizedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor, *form: Any) -> Tensor:
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
         ctx.save_for_backward(left, right)
         ctx.form = form
-        return launches.normalized_product(left, right, *form)
+        return kernels.normalized_product(left, right, *form)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -310,29 +310,29 @@ class _NormalizedProduct(torch.autograd.Function):
 class _ProductSlope(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor, gradient: Tensor, *form: Any) -> Any:
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
         ctx.save_for_backward(left, right, gradient)
         ctx.form = form
-        return launches.product_slope(left, right, gradient, *form)
+        return kernels.product_slope(left, right, gradient, *form)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
         saved = ctx.saved_tensors
-        return *launches.product_curvature(*saved, *gradients, *ctx.form), None, None
+        return *kernels.product_curvature(*saved, *gradients, *ctx.form), None, None
 
 
 class _Updated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, change: Tensor, factors: Tensor | None) -> Tensor:
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
         ctx.save_for_backward(change)
         ctx.factors = factors
-        return launches.updated(features, change, factors)
+        return kernels.updated(features, change, factors)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -346,16 +346,16 @@ class _Updated(torch.autograd.Function):
 class _UpdateSlope(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, change: Tensor, gradient: Tensor, factors: Tensor | None) -> Tensor:
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
         ctx.save_for_backward(change, gradient)
         ctx.factors = factors
-        return launches.update_slope(change, gradient, factors)
+        return kernels.update_slope(change, gradient, factors)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        from mdgraph.models.kernels import launches
+        from mdgraph.models.kernels import features as kernels
 
         change, gradient = ctx.saved_tensors
-        return *launches.update_curvature(change, gradient, gradients[0], ctx.factors), None
+        return *kernels.update_curvature(change, gradient, gradients[0], ctx.factors), None
