@@ -18,17 +18,19 @@ from torch.nn import functional
 
 from mdgraph.gpu.launch import has_kernels
 from mdgraph.models.config import TensorNetConfig
-from mdgraph.models.ops.features import mixed, squares, weighed
-from mdgraph.models.ops.geometry import EdgeFeatures, Geometry
-from mdgraph.models.ops.messages import message, undirected_message
-from mdgraph.models.ops.pointwise import (
+from mdgraph.models.ops.features import (
     StandardizedRows,
     activated,
+    mixed,
     normalized,
     normalized_product,
     silu,
+    squares,
     updated,
+    weighed,
 )
+from mdgraph.models.ops.geometry import EdgeFeatures, Geometry
+from mdgraph.models.ops.messages import message, undirected_message
 from mdgraph.models.potential import Atoms
 from mdgraph.models.radial import radial_basis
 from mdgraph.models.tensors import TRACE, Product, direction_coefficients

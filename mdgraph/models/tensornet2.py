@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from mdgraph.models.config import TensorNetConfig
-from mdgraph.models.ops.features import squares
+from mdgraph.models.ops.features import StandardizedRows, squares
 from mdgraph.models.ops.geometry import EdgeFeatures
 from mdgraph.models.ops.messages import gather, sum_slots
-from mdgraph.models.ops.pointwise import StandardizedRows
 from mdgraph.models.potential import Atoms
 from mdgraph.models.tensornet import Interaction, TensorNet, activation_of
 from mdgraph.models.tensors import TRACE

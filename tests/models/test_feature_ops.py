@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from mdgraph.models import tensornet
 from mdgraph.models.kernels import features as kernels
-from mdgraph.models.ops import pointwise
-from mdgraph.models.ops.pointwise import StandardizedRows, normalized, silu
+from mdgraph.models.ops import features
+from mdgraph.models.ops.features import StandardizedRows, normalized, silu
 from mdgraph.models.tensors import Product
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -84,11 +84,11 @@ def test_kernels_agree_with_torch(channels: int) -> None:
 
 def parts_of_interactions(x: Tensor, y: Tensor, factors: Tensor) -> list[Tensor]:
     return [
-        pointwise.normalized_product(x, y, Product(1.0, True), None),
-        pointwise.normalized_product(x, y, Product(1.0, True), factors),
-        pointwise.normalized_product(x, y, Product(2.0, False), None),
-        pointwise.updated(x, y, None),
-        pointwise.updated(x, y, factors),
+        features.normalized_product(x, y, Product(1.0, True), None),
+        features.normalized_product(x, y, Product(1.0, True), factors),
+        features.normalized_product(x, y, Product(2.0, False), None),
+        features.updated(x, y, None),
+        features.updated(x, y, factors),
     ]
 
 
@@ -102,7 +102,7 @@ def test_interaction_kernels_agree_with_their_operations_in_torch(
     factors = random(2, 1, 1, seed=14).to(device)
     results = []
     for use in (True, False):
-        monkeypatch.setattr(pointwise, "has_kernels", lambda x, use=use: use)
+        monkeypatch.setattr(features, "has_kernels", lambda x, use=use: use)
         held = [value.clone().requires_grad_() for value in values]
         found = []
         for one in parts_of_interactions(*held, factors):
@@ -146,10 +146,10 @@ def test_dense_layers_agree_with_their_operations_in_torch(
     parameters = list(layers.parameters())
     results = []
     for use in (True, False):
-        monkeypatch.setattr(pointwise, "has_kernels", lambda x, use=use: use)
+        monkeypatch.setattr(features, "has_kernels", lambda x, use=use: use)
         y = x
         for layer in layers:
-            y = pointwise.activated(y, layer, silu)
+            y = features.activated(y, layer, silu)
         slopes = [
             torch.autograd.grad((y**power).sum(), x, create_graph=True)[0] for power in (1, 2)
         ]
@@ -170,7 +170,7 @@ def test_row_kernels_agree_with_torch(width: int, monkeypatch: pytest.MonkeyPatc
     norm, x = norm.to(device), x.to(device).requires_grad_()
     results = []
     for use in (True, False):
-        monkeypatch.setattr(pointwise, "has_kernels", lambda x, use=use: use)
+        monkeypatch.setattr(features, "has_kernels", lambda x, use=use: use)
         y = norm(x)
         (slope,) = torch.autograd.grad((y**2).sum(), x, create_graph=True)
         loss = y.sin().sum() + (slope**3).sum()

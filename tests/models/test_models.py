@@ -14,8 +14,7 @@ from torch.nn import functional
 
 from mdgraph.errors import UnknownSpeciesError
 from mdgraph.models import TensorNetConfig, TensorNetPotential, check_species
-from mdgraph.models.ops.features import squares
-from mdgraph.models.ops.pointwise import normalized
+from mdgraph.models.ops.features import normalized, squares
 from mdgraph.models.tensornet import ACTIVATIONS
 from mdgraph.models.tensornet2 import COULOMB
 from mdgraph.models.tensors import (

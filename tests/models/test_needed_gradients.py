@@ -15,8 +15,8 @@ from undirected_pairs import listed
 
 from mdgraph.gpu import launch
 from mdgraph.gpu.launch import needed_gradients
+from mdgraph.models.ops.features import updated
 from mdgraph.models.ops.messages import message, undirected_message
-from mdgraph.models.ops.pointwise import updated
 from mdgraph.state import State
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -6,8 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mdgraph.models.ops.features import mixed, squares, weighed
-from mdgraph.models.ops.pointwise import StandardizedRows, normalized, silu
+from mdgraph.models.ops.features import (
+    StandardizedRows,
+    mixed,
+    normalized,
+    silu,
+    squares,
+    weighed,
+)
 from mdgraph.models.tensors import BASIS, Product
 
 PARTS = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2, 2])
