@@ -12,7 +12,7 @@ from torch import Tensor
 from mdgraph.data import Dataset
 from mdgraph.models import Domain, TrainablePotential
 from mdgraph.precision import full_float32
-from mdgraph.train.frames import FrameStore
+from mdgraph.train.batches import FrameStore
 from mdgraph.train.setup import Parts
 
 Array = NDArray[np.float64]

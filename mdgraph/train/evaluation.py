@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from mdgraph.data import Dataset
 from mdgraph.models import TrainablePotential
 from mdgraph.precision import full_float32
-from mdgraph.train.batches import Prediction
+from mdgraph.train.batches import FrameStore, Prediction
 from mdgraph.train.config import TERMS, LossConfig
-from mdgraph.train.frames import FrameStore
 from mdgraph.train.losses import errors as penalties
 from mdgraph.train.losses import final_weights
 from mdgraph.train.tables import has_dipole, has_stress

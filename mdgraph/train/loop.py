@@ -12,10 +12,10 @@ import torch
 
 from mdgraph.errors import MDGraphError
 from mdgraph.signals import HeldSignals, is_caught
+from mdgraph.train.batches import BatchPlan
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.distributed import Processes
 from mdgraph.train.evaluation import score, table
-from mdgraph.train.frames import BatchPlan
 from mdgraph.train.losses import loss_at_start
 from mdgraph.train.optimizers import controls_at
 from mdgraph.train.progress import (

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from mdgraph.models import TrainablePotential
 from mdgraph.precision import full_float32
-from mdgraph.train.batches import Prediction
+from mdgraph.train.batches import FrameStore, Prediction
 from mdgraph.train.config import TERMS, LossConfig, TermConfig, TrainConfig
-from mdgraph.train.frames import FrameStore
 from mdgraph.train.tables import Table
 
 _EPSILON: Final = 1e-12

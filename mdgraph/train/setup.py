@@ -31,10 +31,10 @@ from mdgraph.train.baseline import (
     read_baseline,
     write_differences,
 )
+from mdgraph.train.batches import FrameStore
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.distributed import Processes, join_processes
 from mdgraph.train.evaluation import energies_of
-from mdgraph.train.frames import FrameStore
 from mdgraph.train.progress import CHECKPOINT, SPLIT, Checkpoint, read_checkpoint, training_hash
 from mdgraph.train.references import (
     add_residual,

@@ -11,7 +11,7 @@ from training_sets import NETWORK, clusters, crystals, prepare
 from mdgraph.data import LabelledFrame, open_dataset
 from mdgraph.errors import InputError
 from mdgraph.runs.training import read_training
-from mdgraph.train.frames import FrameStore
+from mdgraph.train.batches import FrameStore
 from mdgraph.train.loop import Training, train
 
 CHARGED = NETWORK | {"architecture": "tensornet2", "charge_channels": 4}

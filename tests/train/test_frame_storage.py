@@ -15,8 +15,8 @@ from mdgraph.data import open_dataset
 from mdgraph.errors import FileError
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.runs.training import read_training
-from mdgraph.train import frames as frames_module
-from mdgraph.train.frames import FrameStore
+from mdgraph.train import batches as batches_module
+from mdgraph.train.batches import FrameStore
 from mdgraph.train.tables import Storage
 
 
@@ -54,7 +54,7 @@ def test_frames_in_a_file_are_the_frames_in_memory(
     with open_dataset(tmp_path / "set.h5") as dataset, caplog.at_level(logging.INFO):
         stores.append(FrameStore(dataset, every, every, potential, config))
         assert "lies in a file" not in caplog.text
-        monkeypatch.setattr(frames_module, "_SHARE", 0.0)
+        monkeypatch.setattr(batches_module, "_SHARE", 0.0)
         stores.append(FrameStore(dataset, every, every, potential, config))
         assert caplog.text.count("lies in a file") == 1
     for one, other in zip(*(store.tables for store in stores), strict=True):

@@ -11,7 +11,7 @@ from mdgraph.data import open_dataset
 from mdgraph.engine import Calculation
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.system import System
-from mdgraph.train.frames import FrameStore, Sampler
+from mdgraph.train.batches import FrameStore, Sampler
 from mdgraph.train.loop import Training, train
 from mdgraph.train.tables import plan_shapes
 

@@ -15,8 +15,8 @@ from mdgraph.data import open_dataset
 from mdgraph.engine import Calculation
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.system import System
+from mdgraph.train.batches import FrameStore
 from mdgraph.train.distributed import Processes
-from mdgraph.train.frames import FrameStore
 from mdgraph.train.loop import Training
 from mdgraph.train.losses import corridor, displacements, draw, harmonic_rise, misses, outside
 from mdgraph.train.optimizers import Controls, controls_at

@@ -14,7 +14,7 @@ from mdgraph.data import open_dataset
 from mdgraph.models import TensorNetConfig, TensorNetPotential
 from mdgraph.processes import keep_workspaces_small
 from mdgraph.train import tables
-from mdgraph.train.frames import FrameStore
+from mdgraph.train.batches import FrameStore
 from mdgraph.train.loop import WORKSPACES, Training
 from mdgraph.train.losses import errors, loss
 from mdgraph.train.optimizers import Controls

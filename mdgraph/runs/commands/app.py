@@ -180,9 +180,9 @@ def domain(
     from mdgraph.errors import CheckpointError, FileError, printable
     from mdgraph.models import SumPotential, check_species
     from mdgraph.train.baseline import open_differences, separated, write_differences
+    from mdgraph.train.batches import FrameStore
     from mdgraph.train.config import TrainConfig
     from mdgraph.train.domain import measured_domain
-    from mdgraph.train.frames import FrameStore
     from mdgraph.train.report import agreement_text
     from mdgraph.train.setup import at_training_precision, chosen_parts, trainable
 
