@@ -8,7 +8,7 @@ from matplotlib.ticker import LogFormatter
 from numpy.typing import NDArray
 
 from mdgraph.analysis.style import BLUE, COLOURS, GREEN, GREY, LINE, ORANGE, blank_figure, dress
-from mdgraph.data.summary import Summary
+from mdgraph.data.dataset import DatasetSummary
 
 Array = NDArray[np.float64]
 
@@ -129,7 +129,7 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 100.0 else f"{value:.3g}"
 
 
-def dataset_figure(summary: Summary, name: str) -> Figure:
+def dataset_figure(summary: DatasetSummary, name: str) -> Figure:
     """Draws distributions of energies and forces, and the share of each element."""
     least, _, most = summary.atoms
     atoms = f"{most} atoms each" if least == most else f"{least} to {most} atoms"

@@ -19,8 +19,8 @@ import numpy as np
 from mdgraph.checkpoints import load
 from mdgraph.data import Dataset, LabelledFrame, Provenance, Split, open_dataset, write_dataset
 from mdgraph.data.bonding import Kind, count_kinds
+from mdgraph.data.dataset import DatasetSummary, summarize
 from mdgraph.data.splits import Index, together_split, trajectories, write_split
-from mdgraph.data.summary import Summary, summarize
 from mdgraph.errors import InputError, name_some, printable
 from mdgraph.io.commented_yaml import comment, commented_keys
 from mdgraph.io.files import disk_failures, refuse_existing, replacing
@@ -274,7 +274,7 @@ def prepare_training(
     return NewTraining(lines, temperatures, config, data, split_file, start, potential)
 
 
-def _check_labels(summary: Summary) -> None:
+def _check_labels(summary: DatasetSummary) -> None:
     """Raises InputError for a set without energies or forces."""
     for label in ("energy", "forces"):
         if not summary.labelled[label]:
@@ -310,7 +310,7 @@ def _fitted_stresses(dataset: Dataset, frames: Index | None = None) -> int:
 
 def _label_lines(
     dataset: Dataset,
-    summary: Summary,
+    summary: DatasetSummary,
     stresses: int,
     temperatures: list[int],
     charges: list[int],

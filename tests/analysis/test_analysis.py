@@ -16,7 +16,7 @@ from mdgraph.analysis.rdf import (
     radial_distribution,
     smallest_height,
 )
-from mdgraph.data.summary import Summary
+from mdgraph.data.dataset import DatasetSummary
 from mdgraph.errors import InputError
 
 SKEWED = np.array([[6.0, 0.0, 0.0], [4.5, 5.0, 0.0], [-2.5, 3.0, 5.5]])
@@ -144,7 +144,7 @@ def test_many_rows_get_a_running_mean() -> None:
 
 def test_the_picture_of_a_data_set_shows_every_element() -> None:
     elements = {"H": 4000, "O": 1000}
-    summary = Summary(500, (15, 15, 15), elements, {}, 0, {}, np.arange(9.0), np.arange(9.0))
+    summary = DatasetSummary(500, (15, 15, 15), elements, {}, 0, {}, np.arange(9.0), np.arange(9.0))
     figure = dataset_figure(summary, "set.h5")
     assert figure.axes[2].get_ylim()[0] < 1.0
     assert any("500 frames, 15 atoms each" in text.get_text() for text in figure.findobj(Text))

@@ -150,7 +150,7 @@ def inspect(
 ) -> None:
     """Say what a data set holds: counts, elements, energies, forces, sources."""
     from mdgraph.data import open_dataset
-    from mdgraph.data.summary import summarize
+    from mdgraph.data.dataset import summarize
 
     if picture is not None and picture.suffix not in PICTURES:
         raise InputError(f"Pictures are {', '.join(PICTURES)} files, not '{picture.name}'.")
