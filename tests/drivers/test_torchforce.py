@@ -208,7 +208,7 @@ def test_errors_of_the_disk_end_in_one_sentence(
 def test_too_many_atoms_and_existing_files_are_refused(
     tiny_potential: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mdgraph.drivers.torchforce.export.LARGEST", 10)
+    monkeypatch.setattr("mdgraph.drivers.torchforce.LARGEST", 10)
     with pytest.raises(InputError, match="12 are too many"):
         exported(load(tiny_potential), water(), tmp_path)
     (tmp_path / "there.pt").touch()

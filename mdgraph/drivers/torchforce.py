@@ -28,6 +28,8 @@ from mdgraph.precision import precision_named
 from mdgraph.system import System, total_charge
 from mdgraph.units import KILOJOULE_PER_MOLE, NANOMETRE
 
+__all__ = ["export_torchforce"]
+
 MARGIN: Final = 1.5
 """Slots for the neighbors of an atom, over the most that the structure needs."""
 
