@@ -19,15 +19,15 @@ from torch.nn import functional
 from mdgraph.gpu.launch import has_kernels
 from mdgraph.models.config import TensorNetConfig
 from mdgraph.models.ops.features import (
-    StandardizedRows,
-    activated,
-    mixed,
-    normalized,
+    LayerNorm,
+    dense,
+    mix_channels,
+    normalize,
     normalized_product,
+    scale_parts,
     silu,
-    squares,
-    updated,
-    weighed,
+    squared_norms,
+    update_features,
 )
 from mdgraph.models.ops.geometry import EdgeFeatures, Geometry
 from mdgraph.models.ops.messages import message, undirected_message
@@ -91,7 +91,7 @@ class PartMixing(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(N, 9, F) to (N, 9, F)."""
-        return mixed(features, [linear.get_parameter("weight") for linear in self.parts])
+        return mix_channels(features, [linear.get_parameter("weight") for linear in self.parts])
 
 
 class Embedding(nn.Module):
@@ -112,7 +112,7 @@ class Embedding(nn.Module):
         self.atom = nn.Linear(channels, channels)
         self.neighbor = nn.Linear(channels, channels, bias=False)
         self.distance = nn.Linear(config.radial_basis.number, 3 * channels)
-        self.norm = StandardizedRows(channels)
+        self.norm = LayerNorm(channels)
         self.gate = nn.Sequential(
             nn.Linear(channels, 2 * channels), nn.Linear(2 * channels, 3 * channels)
         )
@@ -131,10 +131,10 @@ class Embedding(nn.Module):
             own = of_atom + one_hot @ of_neighbor
             scalar = features[:, :1] + TRACE * (weight * own)[:, None]
             features = torch.cat([scalar, features[:, 1:]], dim=1)
-        gate = self.norm(squares(features).sum(1))
+        gate = self.norm(squared_norms(features).sum(1))
         for linear in self.gate:
-            gate = activated(gate, linear, self.activation)
-        return weighed(self.mixing(features), gate.unflatten(-1, (3, -1)))
+            gate = dense(gate, linear, self.activation)
+        return scale_parts(self.mixing(features), gate.unflatten(-1, (3, -1)))
 
     def _contract(self, moments: Tensor, of_atom: Tensor, of_neighbor: Tensor) -> Tensor:
         """M (N, 9, E (K + 1)), a (N, F) and b (E, F) to X (N, 9, F)."""
@@ -143,7 +143,7 @@ class Embedding(nn.Module):
         elements = len(of_neighbor)
         shared = tables.expand(-1, -1, elements, -1)
         weights = torch.cat([shared, shared * of_neighbor.T[..., None]], dim=1).flatten(2)
-        both = mixed(moments, weights.unbind())
+        both = mix_channels(moments, weights.unbind())
         for_atom, rest = both.chunk(2, dim=2)
         return for_atom * of_atom[:, None] + rest
 
@@ -167,9 +167,9 @@ class EdgeNetwork(nn.Module):
         """Inputs (..., inputs) and window c (...), None for 1, to (..., 3, F)."""
         *linears, last = self.linears
         for linear in linears:
-            inputs = activated(inputs, linear, self.activation)
+            inputs = dense(inputs, linear, self.activation)
         if window is None:
-            x = activated(inputs, last, self.activation)
+            x = dense(inputs, last, self.activation)
         elif self.activation is silu:
             x = windowed_silu(last(inputs), window)
         else:
@@ -194,7 +194,7 @@ class _Windowed(torch.autograd.Function):
         from mdgraph.models.kernels import features as kernels
 
         ctx.save_for_backward(x, window)
-        return kernels.windowed(x, window)
+        return kernels.windowed_silu(x, window)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
@@ -233,7 +233,7 @@ class PerceptronReadout(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """(N, F) to the inputs (N, H) of the last layer, in which the energy is linear."""
         for linear in list(self.linears)[:-1]:
-            x = activated(x, linear, self.activation)
+            x = dense(x, linear, self.activation)
         return x
 
     def forward(self, x: Tensor) -> Tensor:
@@ -265,9 +265,9 @@ class GatedReadout(nn.Module):
         """Inputs (N, H) of the last layer of the values, and the gate (N, 1)."""
         value, gate = x, x
         for linear in list(self.values)[:-1]:
-            value = activated(value, linear, silu)
+            value = dense(value, linear, silu)
         for linear in list(self.gates)[:-1]:
-            gate = activated(gate, linear, silu)
+            gate = dense(gate, linear, silu)
         return value, self.gates[-1](gate).sigmoid()
 
 
@@ -322,17 +322,17 @@ class Interaction(nn.Module):
         Returns:
             (N, 9, F).
         """
-        features = normalized(features)
+        features = normalize(features)
         before = self.before(features)
         if edges.pairs.undirected is None:
             messages = message(weights, before, edges.pairs)
         else:
             messages = undirected_message(weights[0], before, edges.pairs)
         if self_weights is not None:
-            messages = messages + weighed(before, self_weights.expand(len(before), -1, -1))
+            messages = messages + scale_parts(before, self_weights.expand(len(before), -1, -1))
         scaled = edges.charge_factor if self._scaled else None
         product = normalized_product(before, messages, self._product, scaled)
-        return updated(features, self.after(product), edges.charge_factor)
+        return update_features(features, self.after(product), edges.charge_factor)
 
 
 class TensorNet(nn.Module):
@@ -351,7 +351,7 @@ class TensorNet(nn.Module):
         if config.rounded_third:
             factors = torch.tensor([[_ROUNDED_THIRD], [1.0], [1.0]], dtype=torch.float64)
             self.register_buffer("norm_factors", factors, persistent=False)
-        self.norm = StandardizedRows(3 * config.channels)
+        self.norm = LayerNorm(3 * config.channels)
         self.linear = nn.Linear(3 * config.channels, config.channels)
 
     def _layer(self, config: TensorNetConfig) -> Interaction:
@@ -367,7 +367,7 @@ class TensorNet(nn.Module):
 
     def invariants(self, features: Tensor) -> Tensor:
         """(N, 9, F) to (N, F)."""
-        norms = squares(features)
+        norms = squared_norms(features)
         # In float32 the factor rounds to one.
         if self.config.rounded_third and norms.dtype == torch.float64:
             norms = norms * self.norm_factors
@@ -375,7 +375,7 @@ class TensorNet(nn.Module):
         if not self.config.readout_activation:
             result: Tensor = self.linear(x)
             return result
-        return activated(x, self.linear, activation_of(self.config))
+        return dense(x, self.linear, activation_of(self.config))
 
     def edge_features(self, atoms: Atoms, pairs: Pairs) -> EdgeFeatures:
         """Radial functions, windows and moments."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mdgraph.models.config import TensorNetConfig
-from mdgraph.models.ops.features import StandardizedRows, squares
+from mdgraph.models.ops.features import LayerNorm, squared_norms
 from mdgraph.models.ops.geometry import EdgeFeatures
 from mdgraph.models.ops.messages import gather, sum_slots
 from mdgraph.models.potential import Atoms
@@ -30,7 +30,7 @@ class ChargePrediction(nn.Module):
         super().__init__()
         channels, charges = config.channels, config.charge_channels
         self.activation = activation_of(config)
-        self.norm = StandardizedRows(3 * channels)
+        self.norm = LayerNorm(3 * channels)
         self.linears = nn.ModuleList(
             [
                 nn.Linear(3 * channels, channels),
@@ -41,7 +41,7 @@ class ChargePrediction(nn.Module):
 
     def forward(self, features: Tensor, total: Tensor, grouping: Grouping) -> Tensor:
         """Features (N, 9, F) and total charges (S,) to charges (N, C)."""
-        _, vector, tensor = squares(features).unbind(1)
+        _, vector, tensor = squared_norms(features).unbind(1)
         x = self.norm(torch.cat([features[:, 0] / TRACE, vector, tensor], dim=-1))
         first, second, last = self.linears
         x = last(self.activation(second(self.activation(first(x)))))

@@ -10,7 +10,7 @@ from torch.nn import functional
 from mdgraph.models import tensornet
 from mdgraph.models.kernels import features as kernels
 from mdgraph.models.ops import features
-from mdgraph.models.ops.features import StandardizedRows, normalized, silu
+from mdgraph.models.ops.features import LayerNorm, normalize, silu
 from mdgraph.models.tensors import Product
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -64,7 +64,7 @@ def test_kernels_agree_with_torch(channels: int) -> None:
     same = {"rtol": 1e-12, "atol": 1e-12}
     for each in (weights, weights[:, :1].expand(-1, 3, -1)):
         expected = 2.0 * plain_weighed(x, each)
-        torch.testing.assert_close(kernels.weighed(x, each, 2.0), expected, **same)
+        torch.testing.assert_close(kernels.scale_parts(x, each, 2.0), expected, **same)
     torch.testing.assert_close(kernels.dot_products(x, y, 2.0), 2.0 * plain_dots(x, y), **same)
     x, y = x.requires_grad_(), y.requires_grad_()
     for function, slope, curvature in (
@@ -77,9 +77,7 @@ def test_kernels_agree_with_torch(channels: int) -> None:
             torch.testing.assert_close(slope(x.detach(), y.detach()), expected.detach(), **same)
         for one, other in zip(curvature(x.detach(), y.detach(), z), both, strict=True):
             torch.testing.assert_close(one, other, **same)
-    torch.testing.assert_close(
-        kernels.normalization(x.detach()), plain_normalized(x).detach(), **same
-    )
+    torch.testing.assert_close(kernels.normalize(x.detach()), plain_normalized(x).detach(), **same)
 
 
 def parts_of_interactions(x: Tensor, y: Tensor, factors: Tensor) -> list[Tensor]:
@@ -87,8 +85,8 @@ def parts_of_interactions(x: Tensor, y: Tensor, factors: Tensor) -> list[Tensor]
         features.normalized_product(x, y, Product(1.0, True), None),
         features.normalized_product(x, y, Product(1.0, True), factors),
         features.normalized_product(x, y, Product(2.0, False), None),
-        features.updated(x, y, None),
-        features.updated(x, y, factors),
+        features.update_features(x, y, None),
+        features.update_features(x, y, factors),
     ]
 
 
@@ -149,7 +147,7 @@ def test_dense_layers_agree_with_their_operations_in_torch(
         monkeypatch.setattr(features, "has_kernels", lambda x, use=use: use)
         y = x
         for layer in layers:
-            y = features.activated(y, layer, silu)
+            y = features.dense(y, layer, silu)
         slopes = [
             torch.autograd.grad((y**power).sum(), x, create_graph=True)[0] for power in (1, 2)
         ]
@@ -165,7 +163,7 @@ def test_dense_layers_agree_with_their_operations_in_torch(
 def test_row_kernels_agree_with_torch(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x, weight, bias = (random(*shape, seed=19) for shape in ((4, width), (width,), (width,)))
-    norm = StandardizedRows(width)
+    norm = LayerNorm(width)
     norm.weight.data, norm.bias.data = weight, bias
     norm, x = norm.to(device), x.to(device).requires_grad_()
     results = []
@@ -182,7 +180,7 @@ def test_row_kernels_agree_with_torch(width: int, monkeypatch: pytest.MonkeyPatc
 
 def test_a_third_derivative_is_refused_not_wrong() -> None:
     (x,) = leaves((X,), "cpu")
-    (slope,) = torch.autograd.grad(normalized(x).square().sum(), x, create_graph=True)
+    (slope,) = torch.autograd.grad(normalize(x).square().sum(), x, create_graph=True)
     (curved,) = torch.autograd.grad(slope.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         curved.sum().backward()

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from mdgraph.errors import UnknownSpeciesError
 from mdgraph.models import TensorNetConfig, TensorNetPotential, check_species
-from mdgraph.models.ops.features import normalized, squares
+from mdgraph.models.ops.features import normalize, squared_norms
 from mdgraph.models.tensornet import ACTIVATIONS
 from mdgraph.models.tensornet2 import COULOMB
 from mdgraph.models.tensors import (
@@ -69,7 +69,7 @@ def test_the_parts_of_the_components_are_the_parts_of_the_matrix() -> None:
         only = torch.zeros_like(components)
         only[:, kind] = components[:, kind]
         torch.testing.assert_close(as_matrices(only), part)
-    for part, norm in zip(parts, squares(components).unbind(1), strict=True):
+    for part, norm in zip(parts, squared_norms(components).unbind(1), strict=True):
         torch.testing.assert_close(frobenius(part), norm)
 
 
@@ -83,7 +83,7 @@ def test_normalized_divides_by_the_squared_norm_plus_one() -> None:
     components = random_components(3)
     matrices = as_matrices(components)
     expected = matrices / (frobenius(matrices) + 1.0)[..., None, None]
-    torch.testing.assert_close(as_matrices(normalized(components)), expected)
+    torch.testing.assert_close(as_matrices(normalize(components)), expected)
 
 
 def cross_matrix(vectors: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from undirected_pairs import listed
 
 from mdgraph.gpu import launch
 from mdgraph.gpu.launch import needed_gradients
-from mdgraph.models.ops.features import updated
+from mdgraph.models.ops.features import update_features
 from mdgraph.models.ops.messages import message, undirected_message
 from mdgraph.state import State
 
@@ -59,7 +59,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     "weighed": (CASES["weighed"][0], CASES["weighed"][2]),
     "mixed": (CASES["mixed"][0], CASES["mixed"][2]),
     "product": (PRODUCTS["product5"], (X, Y)),
-    "updated": (lambda x, change: updated(x, change, None), (X, Y)),
+    "updated": (lambda x, change: update_features(x, change, None), (X, Y)),
     "message": (
         lambda weights, features: message([weights], features, PAIRS),
         (random(2, SLOTS, 3, 2, seed=20), random(2, 9, 2, seed=21)),

@@ -9,7 +9,7 @@ from random_networks import TENSORNET, evaluated, network
 
 from mdgraph.fused.evaluator import FusedTensorNet, NotFusedError
 from mdgraph.models import RadialBasisConfig
-from mdgraph.models.ops.features import squares
+from mdgraph.models.ops.features import squared_norms
 from mdgraph.models.radial import radial_basis
 from mdgraph.system import System
 
@@ -51,7 +51,7 @@ def test_repulsion_of_a_pair_is_the_same_in_any_batch(pair: tuple[int, int]) -> 
 def test_squared_norms_of_scalars_carry_the_rounded_third() -> None:
     exact, rounded = (network(**TENSORNET, rounded_third=value) for value in (False, True))
     features = torch.randn(5, 9, 6, dtype=torch.float64)
-    norms = squares(features)
+    norms = squared_norms(features)
     norms[:, 0] *= 3.0 * float(np.float32(1.0 / 3.0))
     x = exact.network.norm(norms.flatten(1))
     expected = torch.nn.functional.silu(exact.network.linear(x))

@@ -7,12 +7,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from mdgraph.models.ops.features import (
-    StandardizedRows,
-    mixed,
-    normalized,
+    LayerNorm,
+    mix_channels,
+    normalize,
+    scale_parts,
     silu,
-    squares,
-    weighed,
+    squared_norms,
 )
 from mdgraph.models.tensors import BASIS, Product
 
@@ -71,16 +71,16 @@ PRODUCTS = {
 
 
 CASES: dict[str, Case] = {
-    "weighed": (weighed, plain_weighed, (X, random(2, 3, 2, seed=2))),
-    "squares": (squares, lambda x: plain_dots(x, x), (X,)),
+    "weighed": (scale_parts, plain_weighed, (X, random(2, 3, 2, seed=2))),
+    "squares": (squared_norms, lambda x: plain_dots(x, x), (X,)),
     "mixed": (
-        lambda x, *weights: mixed(x, weights),
+        lambda x, *weights: mix_channels(x, weights),
         plain_mixed,
         (X, *(random(3, 2, seed=seed) for seed in (3, 4, 5))),
     ),
-    "normalized": (normalized, plain_normalized, (X,)),
+    "normalized": (normalize, plain_normalized, (X,)),
     "rows": (
-        lambda x: StandardizedRows(6).to(x)(x),
+        lambda x: LayerNorm(6).to(x)(x),
         lambda x: functional.layer_norm(x, (6,)),
         (random(5, 6, seed=11),),
     ),

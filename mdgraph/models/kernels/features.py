@@ -39,7 +39,7 @@ _BLOCK = 1024
 
 
 @kernel
-def weighed_kernel(
+def scale_parts_kernel(
     features,
     weights,
     result,
@@ -75,7 +75,7 @@ def dots_kernel(left, right, result, FACTOR: tl.constexpr, F: tl.constexpr, BF: 
 
 
 @kernel
-def normalized_kernel(features, result, F: tl.constexpr, BF: tl.constexpr):
+def normalize_kernel(features, result, F: tl.constexpr, BF: tl.constexpr):
     """X / (|X|^2 + 1) of X (N, 9, F)."""
     atom = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
@@ -86,7 +86,7 @@ def normalized_kernel(features, result, F: tl.constexpr, BF: tl.constexpr):
 
 @kernel
 def normalized_slope_kernel(features, direction, result, F: tl.constexpr, BF: tl.constexpr):
-    """The derivative of `normalized_kernel` along a direction, which is its own adjoint."""
+    """The derivative of `normalize_kernel` along a direction, which is its own adjoint."""
     atom = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     inside = f < F
@@ -437,7 +437,7 @@ def dense_curvature_kernel(x, one, other, for_x, for_one, result, numbers, BLOCK
 
 
 @kernel
-def windowed_kernel(x, window, result, F: tl.constexpr, BF: tl.constexpr):
+def windowed_silu_kernel(x, window, result, F: tl.constexpr, BF: tl.constexpr):
     """W silu(x) of rows x (N, F) and w (N,)."""
     row = tl.program_id(0).to(tl.int64)
     f = tl.arange(0, BF)
@@ -449,7 +449,7 @@ def windowed_kernel(x, window, result, F: tl.constexpr, BF: tl.constexpr):
 def windowed_slope_kernel(
     x, window, gradient, for_x, for_window, F: tl.constexpr, BF: tl.constexpr
 ):
-    """From the gradient (N, F) of `windowed_kernel`'s result to those of x and w."""
+    """From the gradient (N, F) of `windowed_silu_kernel`'s result to those of x and w."""
     row = tl.program_id(0).to(tl.int64)
     f = tl.arange(0, BF)
     value, slope, _curvature = _silu(tl.load(x + row * F + f, mask=f < F, other=0.0))
@@ -484,14 +484,14 @@ def windowed_curvature_kernel(
     tl.store(for_window + row, tl.sum(h * g * slope, 0))
 
 
-def weighed(features: Tensor, weights: Tensor, factor: float) -> Tensor:
+def scale_parts(features: Tensor, weights: Tensor, factor: float) -> Tensor:
     """(N, 9, F) and (N, 3, F) to (N, 9, F); the weights may be expanded over atoms or parts."""
     features = features.contiguous()
     if weights.stride(2) != 1:
         weights = weights.contiguous()
     result = torch.empty_like(features)
     strides = weights.stride()[:2]
-    _launch(weighed_kernel, features, weights, result, *strides, FACTOR=factor)
+    _launch(scale_parts_kernel, features, weights, result, *strides, FACTOR=factor)
     return result
 
 
@@ -534,7 +534,7 @@ def product_curvature(
     return _launch_scaled(kernel, 3, factors, *inputs, **_form(product))
 
 
-def updated(features: Tensor, change: Tensor, factors: Tensor | None) -> Tensor:
+def update_features(features: Tensor, change: Tensor, factors: Tensor | None) -> Tensor:
     """(N, 9, F) twice to (N, 9, F)."""
     return _launch_scaled(update_kernel, 1, factors, features, change)[0]
 
@@ -553,9 +553,9 @@ def update_curvature(
     return for_change, for_gradient
 
 
-def normalization(features: Tensor) -> Tensor:
+def normalize(features: Tensor) -> Tensor:
     """(N, 9, F) to (N, 9, F)."""
-    return _launch_features(normalized_kernel, 1, features)[0]
+    return _launch_features(normalize_kernel, 1, features)[0]
 
 
 def normalized_slope(features: Tensor, direction: Tensor) -> Tensor:
@@ -585,11 +585,11 @@ def dense_curvature(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, .
     return _launch_elements(dense_curvature_kernel, 3, x, first, second)
 
 
-def windowed(x: Tensor, window: Tensor) -> Tensor:
+def windowed_silu(x: Tensor, window: Tensor) -> Tensor:
     """(..., C) and (...) to (..., C)."""
     x, window = x.contiguous(), window.contiguous()
     result = torch.empty_like(x)
-    _launch_rows(windowed_kernel, x, window, result)
+    _launch_rows(windowed_silu_kernel, x, window, result)
     return result
 
 

@@ -32,7 +32,7 @@ from mdgraph.models.tensors import Product
 from mdgraph.neighbors.pairs import WIDTHS
 
 
-def weighed(features: Tensor, weights: Tensor) -> Tensor:
+def scale_parts(features: Tensor, weights: Tensor) -> Tensor:
     """Multiplies each part of (N, 9, F) by its weight (N, 3, F); derivatives of any order."""
     if tracing():
         return _weigh(features, weights, 1.0)
@@ -40,7 +40,7 @@ def weighed(features: Tensor, weights: Tensor) -> Tensor:
     return result
 
 
-def squares(features: Tensor) -> Tensor:
+def squared_norms(features: Tensor) -> Tensor:
     """|X|^2 over the components of each part, (N, 9, F) to (N, 3, F); derivatives of any order."""
     if tracing():
         return _dots(features, features, 1.0)
@@ -48,7 +48,7 @@ def squares(features: Tensor) -> Tensor:
     return result
 
 
-def mixed(features: Tensor, weights: Sequence[Tensor]) -> Tensor:
+def mix_channels(features: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """Mixes the channels of each part by a matrix; derivatives of any order.
 
     Args:
@@ -188,7 +188,7 @@ def _weigh(features: Tensor, weights: Tensor, factor: float) -> Tensor:
     if has_kernels(features):
         from mdgraph.models.kernels import features as kernels
 
-        return kernels.weighed(features, weights, factor)
+        return kernels.scale_parts(features, weights, factor)
     scaled = weights if factor == 1.0 else factor * weights
     pieces = zip(scaled.split(1, dim=1), WIDTHS, strict=True)
     return features * torch.cat([part.expand(-1, width, -1) for part, width in pieces], dim=1)
@@ -227,10 +227,10 @@ def _parts(dtype: torch.dtype, device: torch.device) -> Tensor:
     return (torch.arange(len(WIDTHS))[:, None] == number).to(dtype).to(device)
 
 
-def normalized(features: Tensor) -> Tensor:
+def normalize(features: Tensor) -> Tensor:
     """X / (|X|^2 + 1), for each channel of (N, 9, F); differentiable twice."""
     if tracing():
-        return _normalize(features)
+        return _normalization(features)
     result: Tensor = _Normalized.apply(features)
     return result
 
@@ -243,7 +243,7 @@ def silu(x: Tensor) -> Tensor:
     return result
 
 
-class StandardizedRows(nn.LayerNorm):
+class LayerNorm(nn.LayerNorm):
     """Layer normalisation of rows (N, C); differentiable twice."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -258,7 +258,7 @@ class _Normalized(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor) -> Tensor:
         ctx.save_for_backward(features)
-        return _normalize(features)
+        return _normalization(features)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
@@ -302,7 +302,7 @@ class _Standardized(torch.autograd.Function):
         gradient = gradients[0]
         if not (needs_gradient(ctx, 1) or needs_gradient(ctx, 2)):
             return _StandardizedSlope.apply(x, weight, gradient, ctx.epsilon), None, None, None
-        refuse_more()
+        refuse_third_derivative()
         from mdgraph.models.kernels import features as kernels
 
         slope, products = kernels.standardized_slope(x, weight, gradient, ctx.epsilon, True)
@@ -337,7 +337,7 @@ class _StandardizedSlope(torch.autograd.Function):
         return *by_input, None
 
 
-def refuse_more() -> None:
+def refuse_third_derivative() -> None:
     """Raises RuntimeError if the gradient of weights would be differentiated again."""
     if torch.is_grad_enabled():
         raise RuntimeError(
@@ -377,11 +377,11 @@ class _SiluSlope(torch.autograd.Function):
         return curvature * gradient * gradients[0], slope
 
 
-def _normalize(features: Tensor) -> Tensor:
+def _normalization(features: Tensor) -> Tensor:
     if has_kernels(features):
         from mdgraph.models.kernels import features as kernels
 
-        return kernels.normalization(features)
+        return kernels.normalize(features)
     return features / (_dot(features, features) + 1.0)
 
 
@@ -405,7 +405,7 @@ def _dot(left: Tensor, right: Tensor) -> Tensor:
     return (left * right).sum(1, keepdim=True)
 
 
-def activated(x: Tensor, linear: nn.Module, activation: Callable[[Tensor], Tensor]) -> Tensor:
+def dense(x: Tensor, linear: nn.Module, activation: Callable[[Tensor], Tensor]) -> Tensor:
     """activation(W x + b) of rows x (..., C); `linear` is a layer with a bias."""
     if activation is not silu or not has_kernels(x):
         result: Tensor = activation(linear(x))
@@ -432,7 +432,7 @@ class _Dense(torch.autograd.Function):
         needs_weights = needs_gradient(ctx, 1) or needs_gradient(ctx, 2)
         if for_sums is None and gradient is not None and not needs_weights:
             return _DenseSlope.apply(gradient, sums, weight), None, None
-        refuse_more()
+        refuse_third_derivative()
         total = _gradient_of_sums(sums, gradient, for_sums)
         return needed_gradients(
             ctx,
@@ -487,10 +487,10 @@ def normalized_product(
         result: Tensor = _NormalizedProduct.apply(left, right, product, factors)
         return result
     values = product(left, right)
-    return normalized(values if factors is None else values * factors)
+    return normalize(values if factors is None else values * factors)
 
 
-def updated(features: Tensor, change: Tensor, factors: Tensor | None) -> Tensor:
+def update_features(features: Tensor, change: Tensor, factors: Tensor | None) -> Tensor:
     """X + C + C^2 of (N, 9, F); the square is multiplied by factors (N, 1, 1), if given."""
     if has_kernels(features):
         result: Tensor = _Updated.apply(features, change, factors)
@@ -538,7 +538,7 @@ class _Updated(torch.autograd.Function):
 
         ctx.save_for_backward(change)
         ctx.factors = factors
-        return kernels.updated(features, change, factors)
+        return kernels.update_features(features, change, factors)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
