@@ -106,12 +106,12 @@ def read_baseline(names: tuple[str, ...]) -> Baseline:
         else:
             path = pinned(name)
             part = load(path)
-            parts.append((part if part.config.name else _renamed(part, Path(path).stem), 1.0))
+            parts.append((part if part.config.name else _rename(part, Path(path).stem), 1.0))
             hashes.append(potential_sha256(path))
     return Baseline(SumPotential.of(parts, sha256=hashes))
 
 
-def separated(whole: SumPotential, name: str) -> tuple[PotentialModule, Baseline]:
+def split_sum(whole: SumPotential, name: str) -> tuple[PotentialModule, Baseline]:
     """The network of a sum that a training wrote, and its baselines.
 
     Args:
@@ -135,7 +135,7 @@ def separated(whole: SumPotential, name: str) -> tuple[PotentialModule, Baseline
     return whole.parts[learned], Baseline(baseline)
 
 
-def _renamed(potential: PotentialModule, name: str) -> PotentialModule:
+def _rename(potential: PotentialModule, name: str) -> PotentialModule:
     potential.config = potential.config.model_copy(update={"name": name})
     return potential
 

@@ -172,7 +172,7 @@ class Batch:
             displacement: (B, N, 3) A.
         """
         vectors = displacement.flatten(0, 1)
-        pairs = tuple(_displaced(listed, vectors) for listed in inputs.pairs)
+        pairs = tuple(_displace(listed, vectors) for listed in inputs.pairs)
         energies, _ = potential.energies_and_charges(inputs.atoms, pairs)
         return self._summed(energies, inputs)
 
@@ -196,7 +196,7 @@ class Batch:
         return Undirected(forward, reverse.index_select(0, forward), valid.flatten(), number)
 
 
-def _displaced(pairs: Pairs, displacement: Tensor) -> Pairs:
+def _displace(pairs: Pairs, displacement: Tensor) -> Pairs:
     """Pairs of atoms displaced by (B N, 3) A."""
     (block,) = pairs.blocks
     shift = displacement[block.index] - displacement[:, None]
@@ -271,7 +271,9 @@ class FrameStore:
         if device.type == "cuda" and config.resident is None:
             self.resident = size < _SHARE * torch.cuda.mem_get_info(device)[0]
         if self.resident:
-            self.tables = [table.mapped(lambda tensor: tensor.to(device)) for table in self.tables]
+            self.tables = [
+                table.map_tensors(lambda tensor: tensor.to(device)) for table in self.tables
+            ]
         where = f"on {device}" if self.resident else "on the host, copied batch by batch"
         logger.info(
             "%d frame%s of %d shape%s take %.3g MB, %s",
@@ -295,7 +297,7 @@ class FrameStore:
         table = self.tables[shape]
         if not self.resident:
             rows = torch.zeros(size, dtype=torch.int64)
-            table = table.rows(rows).mapped(lambda tensor: tensor.to(self._device))
+            table = table.rows(rows).map_tensors(lambda tensor: tensor.to(self._device))
         batch = Batch(table, size, self.elements)
         if not self.resident:
             batch.frames.copy_(torch.arange(size))
@@ -314,7 +316,7 @@ class FrameStore:
 
     def _prepared(self, shape: int, rows: NDArray[np.int64]) -> Table:
         table = self.tables[shape].rows(torch.from_numpy(rows))
-        return table.mapped(Tensor.pin_memory) if self._device.type == "cuda" else table
+        return table.map_tensors(Tensor.pin_memory) if self._device.type == "cuda" else table
 
     def stream(
         self, batches: Iterable[tuple[int, NDArray[np.int64]]]
@@ -360,7 +362,7 @@ class FrameStore:
             stopped.set()
             thread.join()
 
-    def covering(self, frames: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Batch]]:
+    def batches_of(self, frames: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Batch]]:
         """Batches that hold all of these frames once, with their places among them.
 
         The last batch of a shape is filled up with copies of its first frame.

@@ -21,7 +21,7 @@ _RIDGES: Final = (1e-6, 1e-4, 1e-2, 1.0)
 """Of the covariance, in units of its mean eigenvalue, among which the validation frames choose."""
 
 
-def calibrated(trained: Array, sums: Array, error: Array) -> Array:
+def calibration_factor(trained: Array, sums: Array, error: Array) -> Array:
     """The factor of sigma (D, D), see Domain; NaN where there are no errors.
 
     The ridge is the one under which the errors are likeliest. It is not put on the constant.
@@ -118,7 +118,7 @@ class _BatchEnvironments:
         return total.index_add_(0, self.owner, values)
 
 
-def measured_domain(
+def measure_domain(
     potential: TrainablePotential,
     store: FrameStore,
     dataset: Dataset,
@@ -166,7 +166,7 @@ def measured_domain(
         for name, frames in vars(parts).items()
         if name != "train"
     }
-    factor = calibrated(centred / atoms, *statistics["validation"][:2])
+    factor = calibration_factor(centred / atoms, *statistics["validation"][:2])
     domain = Domain(
         species=torch.tensor(numbers),
         neighbors=_ranges(counts, [np.inf, np.inf, -np.inf, -np.inf]),
@@ -194,7 +194,7 @@ def _passes(
 ) -> Iterator[_BatchEnvironments]:
     """Evaluates frames batch by batch, without forces; copies to the host."""
     species = torch.tensor(sorted(potential.species))
-    for places, batch in store.covering(frames):
+    for places, batch in store.batches_of(frames):
         with torch.no_grad(), full_float32():
             inputs = batch.inputs()
             rows, atoms, pairs = inputs.labels, inputs.atoms, inputs.pairs

@@ -62,7 +62,7 @@ def energies_of(
 ) -> Array:
     """Energies (M,) eV; reads the device."""
     energies = np.zeros(len(frames))
-    for places, batch in store.covering(frames):
+    for places, batch in store.batches_of(frames):
         with torch.no_grad(), full_float32():
             energy = batch.energy(potential, batch.inputs())
         energies[places] = energy.cpu().numpy()[: len(places)]
@@ -109,13 +109,13 @@ def score(
         if gives_dipoles and has_dipole(frame):
             dipole[row, :, 0] = frame.dipole
     terms, counts = np.zeros((2, len(TERMS)))
-    for places, batch in store.covering(frames):
+    for places, batch in store.batches_of(frames):
         kept = slice(len(places))  # what follows are copies that fill the batch
         with full_float32():
             prediction, inputs = batch.predict(potential, differentiable=False)
             if config is not None:
                 first = Prediction(*(value[kept].detach() for value in vars(prediction).values()))
-                labels = inputs.labels.mapped(lambda value, kept=kept: value[kept])
+                labels = inputs.labels.map_tensors(lambda value, kept=kept: value[kept])
                 own = penalties(config, potential.scale, first, labels)
                 terms += own.terms.cpu().numpy()
                 counts += own.counts.cpu().numpy()
@@ -152,7 +152,7 @@ def table(scores: Scores, dataset: Dataset) -> dict[str, Any]:
     return errors
 
 
-def nothing_learned(scores: Scores, part: str) -> str:
+def no_learning_warning(scores: Scores, part: str) -> str:
     """A warning if errors of forces are about as large as forces, else an empty text."""
     error, size = _difference(scores.forces), scores.forces[..., 0]
     size = size[np.isfinite(size)]
@@ -229,7 +229,7 @@ _COMPARED: Final = 2000
 """Most frames of one composition that are compared with each other."""
 
 
-def outlying_frames(
+def find_outliers(
     scores: Scores, dataset: Dataset, features_of: Callable[[NDArray[np.int64]], Array]
 ) -> dict[str, Any]:
     """Number of outliers among the frames of a part, and the worst of them, for metrics.json.
@@ -246,7 +246,7 @@ def outlying_frames(
     size, forces = _force_sizes(scores)
     energy = scores.energy[:, 1] - scores.energy[:, 0]
     order = np.argsort(np.where(np.isfinite(size), size, -1.0), kind="stable")
-    z = {"energy": _standing_out(energy[order]), "forces": _standing_out(forces[order])}
+    z = {"energy": _robust_deviations(energy[order]), "forces": _robust_deviations(forces[order])}
     largest = np.fmax(*(np.nan_to_num(values) for values in z.values()))
     far = np.flatnonzero(largest > _FAR)
     listed = far[np.argsort(-largest[far])][:_LISTED]
@@ -284,7 +284,7 @@ def outlying_frames(
 
 
 def outlier_sentences(part: str, outliers: Mapping[str, Any]) -> list[str]:
-    """`outlying_frames` in sentences; none without outliers."""
+    """`find_outliers` in sentences; none without outliers."""
     if not outliers["frames"]:
         return []
     first = (
@@ -338,7 +338,7 @@ def _most_alike(
         scores: of M frames.
         outliers: rows of those that are looked at.
         every_outlier: rows of all outliers.
-        features_of: see `outlying_frames`.
+        features_of: see `find_outliers`.
     """
     elements, kinds = np.unique(scores.numbers, return_inverse=True)
     size = len(scores.frames), len(elements)
@@ -379,7 +379,7 @@ def _force_sizes(scores: Scores) -> tuple[Array, Array]:
     return sizes[0], sizes[1]
 
 
-def _standing_out(errors: Array) -> Array:
+def _robust_deviations(errors: Array) -> Array:
     """By how many spreads (M,) each error is away from the median of its neighbors."""
     width = min(_NEIGHBORS, len(errors))
     first = np.clip(np.arange(len(errors)) - width // 2, 0, len(errors) - width)

@@ -67,7 +67,7 @@ class Rollback:
         logger.warning(
             "%s; it goes on from step %d with half the learning rate.", where, self._progress.step
         )
-        return self._restored()
+        return self._restore()
 
     def with_half_the_batch(self, largest: int, processes: Processes) -> Progress:
         """Goes back after memory ran out, and frees all graphs.
@@ -94,9 +94,9 @@ class Rollback:
         self._progress.halvings += 1
         self._step.forget_graphs()
         torch.cuda.empty_cache()
-        return self._restored()
+        return self._restore()
 
-    def _restored(self) -> Progress:
+    def _restore(self) -> Progress:
         self._step.restore_(self.tensors)
         return self._progress.copy()
 
@@ -249,7 +249,7 @@ class Training:
         log = TrainingLog(self.config, self.folder, self.progress, writes=first, quiet=self.quiet)
         with log as self._log, Stopping(self.step, self.processes) as self._stopping:
             log.begin_at(self.progress.step, self.total)
-            while not self._finished():
+            while not self._is_finished():
                 # Within the handler the error would keep the tensors of the step alive.
                 fits = True
                 try:
@@ -260,7 +260,7 @@ class Training:
                     self._halve()
         return self._finish()
 
-    def _finished(self) -> bool:
+    def _is_finished(self) -> bool:
         patience = self.config.patience
         if patience is not None and self.progress.waiting >= patience:
             return True
@@ -292,7 +292,7 @@ class Training:
                         self._save()
                 if self._stopping.is_due(progress.step):
                     self._stop()
-                if self._finished():
+                if self._is_finished():
                     return
 
     def _check_loss(self) -> bool:
@@ -331,7 +331,7 @@ class Training:
     def _validate(self) -> None:
         progress, config = self.progress, self.config
         dataset, held_out = self._prepared.dataset, self.parts.validation
-        with self.step.holding(self.step.average):
+        with self.step.with_weights(self.step.average):
             scores = score(self.potential, self.store, dataset, held_out, config.loss)
         errors = table(scores, dataset)
         better = progress.judge(self.processes.of_first(scores.loss, self.step.totals.device))

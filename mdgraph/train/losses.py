@@ -132,7 +132,7 @@ def loss_at_start(
     largest = [max(getattr(config.loss, name).weight) for name in TERMS]
     weights = torch.tensor(largest, dtype=torch.float64, device=potential.scale.device)
     terms, counts = torch.zeros_like(weights), torch.zeros_like(weights)
-    for _, batch in store.covering(frames):
+    for _, batch in store.batches_of(frames):
         with full_float32():
             prediction, inputs = batch.predict(potential, differentiable=False)
             own = errors(config.loss, potential.scale, prediction, inputs.labels)

@@ -87,19 +87,19 @@ class Muon(Optimizer):
         for shape, places in self.places.items():
             size = math.prod(shape)
             parts = torch.stack([ahead[place : place + size] for place in places])
-            moves = orthogonalized(parts.view(-1, *shape)) * (_LIKE_ADAM * math.sqrt(max(shape)))
+            moves = orthogonalize(parts.view(-1, *shape)) * (_LIKE_ADAM * math.sqrt(max(shape)))
             for place, move in zip(places, moves, strict=True):
                 direction[place : place + size] = move.flatten()
         weights.mul_(1.0 - rate * group["weight_decay"]).sub_(rate * direction)
 
 
-def orthogonalized(matrices: Tensor) -> Tensor:
+def orthogonalize(matrices: Tensor) -> Tensor:
     """Matrices (B, R, C) with their singular values brought to between 0.68 and 1.2.
 
     Singular values below some 0.0015 of a matrix's Frobenius norm stay smaller.
     """
     if matrices.shape[1] > matrices.shape[2]:
-        return orthogonalized(matrices.mT).mT
+        return orthogonalize(matrices.mT).mT
     linear, cubic, fifth = _COEFFICIENTS
     norms = torch.linalg.matrix_norm(matrices, keepdim=True)
     matrices = matrices / (norms + _EPSILON)

@@ -432,15 +432,15 @@ def with_recipe(values: Mapping[str, Any]) -> dict[str, Any]:
     own = dict(values)
     if isinstance(loss := own.get("loss"), Mapping):
         own["loss"] = LossConfig.current_names(loss)
-    return _filled(own, settings)
+    return _fill_in(own, settings)
 
 
-def _filled(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def _fill_in(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Values, and settings where there is none, mapping by mapping."""
     result = {**settings, **values}
     for key, inner in settings.items():
         if isinstance(inner, Mapping) and isinstance(values.get(key), Mapping):
-            result[key] = _filled(values[key], inner)
+            result[key] = _fill_in(values[key], inner)
     return result
 
 

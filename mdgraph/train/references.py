@@ -51,7 +51,7 @@ def isolated_atoms(dataset: Dataset) -> dict[str, float]:
     return energies
 
 
-def chosen_references(config: TrainConfig, dataset: Dataset) -> dict[str, float] | None:
+def reference_energies(config: TrainConfig, dataset: Dataset) -> dict[str, float] | None:
     """Reference energies as given or of isolated atoms, or None for a fit.
 
     Raises:

@@ -19,12 +19,12 @@ from mdgraph.devices import hardware_name
 from mdgraph.io.files import write_atomically
 from mdgraph.models import Domain, PotentialModule, SumPotential, architecture_named
 from mdgraph.shipped import FILE_NAME
-from mdgraph.train.domain import mean_latents, measured_domain
+from mdgraph.train.domain import mean_latents, measure_domain
 from mdgraph.train.evaluation import (
     Scores,
-    nothing_learned,
+    find_outliers,
+    no_learning_warning,
     outlier_sentences,
-    outlying_frames,
     score,
     table,
 )
@@ -67,7 +67,7 @@ _LATE: Final = 0.8
 """Share of the training; that the best step lies after it is usual."""
 
 
-def kept_step(progress: Progress) -> dict[str, Any]:
+def best_step_metrics(progress: Progress) -> dict[str, Any]:
     """The step that `keep: best` kept, for metrics.json, and losses on validation.
 
     Losses of later steps are left out if there are none.
@@ -169,7 +169,7 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
         for name, part in vars(parts).items()
         if len(part)
     }
-    domain, uncertainty = measured_domain(
+    domain, uncertainty = measure_domain(
         potential, prepared.store, dataset, parts, prepared.config.seed, prepared.labels
     )
     whole = prepared.whole()
@@ -177,7 +177,7 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
     metrics |= {
         "uncertainty": uncertainty,
         "outliers": {
-            name: outlying_frames(part, dataset, partial(mean_latents, potential, prepared.store))
+            name: find_outliers(part, dataset, partial(mean_latents, potential, prepared.store))
             for name, part in scores.items()
         },
         "parameters": potential.parameter_count,
@@ -203,10 +203,10 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
             for term in whole.config.terms[:-1]
         ]
     if prepared.config.keep == "best":
-        metrics["kept"] = kept_step(progress)
+        metrics["kept"] = best_step_metrics(progress)
         if text := early_step_text(metrics):
             logger.warning("%s", text)
-    if text := nothing_learned(scores["validation"], "validation"):
+    if text := no_learning_warning(scores["validation"], "validation"):
         logger.warning("%s", text)
     save(whole, folder / FILE_NAME, overwrite=True)
     save_domain(domain, folder, overwrite=True)

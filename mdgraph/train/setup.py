@@ -38,9 +38,9 @@ from mdgraph.train.evaluation import energies_of
 from mdgraph.train.progress import CHECKPOINT, SPLIT, Checkpoint, read_checkpoint, training_hash
 from mdgraph.train.references import (
     add_residual,
-    chosen_references,
     force_scale,
     isolated_atoms,
+    reference_energies,
     set_references,
     single_atoms,
 )
@@ -149,7 +149,7 @@ def chosen_split(config: TrainConfig, dataset: Dataset) -> Split:
     return random_split(dataset, 0.1, 0.0, config.seed)
 
 
-def chosen_parts(dataset: Dataset, split: Split, fixed_references: bool) -> Parts:
+def make_parts(dataset: Dataset, split: Split, fixed_references: bool) -> Parts:
     """Frames of each part; isolated atoms that gave the references are left out."""
     single = np.zeros(0, dtype=np.int64)
     if fixed_references and isolated_atoms(dataset):
@@ -167,8 +167,9 @@ def new_potential(config: TrainConfig, dataset: Dataset, name: str) -> TensorNet
     about = {
         "name": name,
         "level_of_theory": config.level_of_theory
-        or _agreed([source.level_of_theory for source in dataset.sources]),
-        "licence": config.licence or _agreed([source.licence for source in dataset.sources]),
+        or _distinct_texts([source.level_of_theory for source in dataset.sources]),
+        "licence": config.licence
+        or _distinct_texts([source.licence for source in dataset.sources]),
         "training_hash": training_hash(config, dataset),
     }
     if config.start_from is not None:
@@ -211,7 +212,7 @@ def _normalize_(potential: TensorNetPotential) -> None:
                 torch.nn.init.zeros_(module.bias)
 
 
-def resumed_potential(checkpoint: Checkpoint) -> TensorNetPotential:
+def potential_of_checkpoint(checkpoint: Checkpoint) -> TensorNetPotential:
     """The potential of a checkpoint, in float64 on the CPU; trained weights are still random."""
     potential = TensorNetPotential(checkpoint.network)
     fixed = {
@@ -313,7 +314,7 @@ def trainable(potential: PotentialModule, name: str) -> TensorNetPotential:
     return potential
 
 
-def _agreed(texts: list[str]) -> str:
+def _distinct_texts(texts: list[str]) -> str:
     return "; ".join(dict.fromkeys(text for text in texts if text))
 
 
@@ -325,7 +326,7 @@ def at_training_precision(potential: TensorNetPotential, config: TrainConfig) ->
             trained.data = trained.data.float()
 
 
-def trained_weights(potential: TensorNetPotential, freeze: tuple[str, ...]) -> dict[str, Tensor]:
+def trainable_weights(potential: TensorNetPotential, freeze: tuple[str, ...]) -> dict[str, Tensor]:
     """Trained weights by name, without those that are frozen.
 
     Raises:
@@ -505,11 +506,11 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
     baseline = read_baseline(config.baseline) if config.baseline else None
     if baseline is not None:
         dataset = _differences(folder, labels, baseline, device, processes)
-    references = chosen_references(config, dataset)
-    parts = chosen_parts(labels, split, references is not None or baseline is not None)
+    references = reference_energies(config, dataset)
+    parts = make_parts(labels, split, references is not None or baseline is not None)
     name = _name(config) if baseline is None else "difference"
     potential = (
-        resumed_potential(checkpoint) if checkpoint else new_potential(config, dataset, name)
+        potential_of_checkpoint(checkpoint) if checkpoint else new_potential(config, dataset, name)
     )
     check_labels(config, potential, dataset, parts)
     own = "a cutoff, as in potential.coulomb: {cutoff: 10}"
@@ -517,7 +518,7 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
     check_coulomb_range(potential.cutoffs, bool(dataset.pbc.any()), advice)
     at_training_precision(potential, config)
     potential.to(device)
-    weights = trained_weights(potential, config.freeze)
+    weights = trainable_weights(potential, config.freeze)
     store = FrameStore(
         dataset,
         parts.every,

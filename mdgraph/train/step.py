@@ -133,7 +133,7 @@ class TrainingStep:
             tensor.copy_(snapshot[name])
 
     @contextlib.contextmanager
-    def holding(self, weights: Tensor) -> Iterator[None]:
+    def with_weights(self, weights: Tensor) -> Iterator[None]:
         """Computes with other weights (W,) within the block."""
         trained = self.weights.clone()
         self.weights.copy_(weights)

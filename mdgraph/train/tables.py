@@ -99,7 +99,7 @@ class _Draft:
         padded = size * self.atoms * (1 + self.slots[0])
         return self.frames / size * (max(_LAUNCHES, padded) + _MEMORY * padded)
 
-    def joined(self, other: "_Draft") -> "_Draft":
+    def merge(self, other: "_Draft") -> "_Draft":
         """The shape of both together."""
         return _Draft(
             max(self.atoms, other.atoms),
@@ -147,7 +147,7 @@ def plan_shapes(
         poor = [draft for draft in drafts if 0 < draft.trained < least]
         costs = [
             (
-                draft.joined(other).cost(frames_a_step)
+                draft.merge(other).cost(frames_a_step)
                 - draft.cost(frames_a_step)
                 - other.cost(frames_a_step),
                 i,
@@ -160,7 +160,7 @@ def plan_shapes(
         added, i, j = min(costs)
         if len(drafts) <= most and not poor and added >= 0:
             break
-        merged = drafts[i].joined(drafts[j])
+        merged = drafts[i].merge(drafts[j])
         drafts = [draft for k, draft in enumerate(drafts) if k not in (i, j)] + [merged]
     shapes = [
         PaddedShape(draft.atoms, draft.slots, np.sort(frames[np.concatenate(draft.parts)]))
@@ -221,7 +221,7 @@ class Storage:
         piece, self._block = self._block[:room], self._block[room:]
         return torch.from_numpy(piece[:size]).view(dtype).view(shape)
 
-    def copied(self, tensor: Tensor) -> Tensor:
+    def copy_to_host(self, tensor: Tensor) -> Tensor:
         """A copy of a tensor on the host."""
         return self.zeros(tuple(tensor.shape), tensor.dtype).copy_(tensor)
 
@@ -318,12 +318,13 @@ def _lists_of(
             neighbors.grow()
         capacities[number] = neighbors.capacity
         pairs = neighbors.pairs(state.positions, state.cell)
-        count = storage.copied(neighbors.count)
+        count = storage.copy_to_host(neighbors.count)
         most = max(1, int(count.max()))
         every = torch.cat([block.detach() for block in pairs.vectors], 1)
         # Copied into their place at once, since temporary copies would fragment memory.
         vectors, index, reverse = (
-            storage.copied(whole[:, :most]) for whole in (every, neighbors.index, neighbors.reverse)
+            storage.copy_to_host(whole[:, :most])
+            for whole in (every, neighbors.index, neighbors.reverse)
         )
         lists = []
         for start, system in zip(starts, systems, strict=True):
@@ -345,7 +346,7 @@ def slot_dtype(slots: int) -> torch.dtype:
     return torch.int16 if slots <= _MOST else torch.int32
 
 
-def padded_list(
+def pad_list(
     frame: FrameList, atoms: int, slots: int, cutoff: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A list with its cutoff (A), padded to N atoms and K slots.
@@ -366,7 +367,7 @@ def padded_list(
     return vectors, index, reverse.flatten(), count
 
 
-def numbered_pairs(reverse: Tensor) -> tuple[Tensor, Tensor]:
+def number_pairs(reverse: Tensor) -> tuple[Tensor, Tensor]:
     """The pairs of a frame, in the order of their first slots.
 
     Args:
@@ -456,7 +457,7 @@ class Table:
             tensors += value if isinstance(value, tuple) else [value]
         return tensors
 
-    def mapped(self, change: Any) -> Self:
+    def map_tensors(self, change: Any) -> Self:
         """A table with every tensor changed by a function."""
         changed: dict[str, Any] = {}
         for field in fields(self)[1:]:
@@ -467,7 +468,7 @@ class Table:
 
     def rows(self, frames: Tensor) -> Self:
         """The table of some of its frames; does not sync."""
-        return self.mapped(lambda tensor: tensor.index_select(0, frames))
+        return self.map_tensors(lambda tensor: tensor.index_select(0, frames))
 
 
 def make_table(
@@ -566,10 +567,10 @@ def make_table(
         for number, (pairs, slots, cutoff) in enumerate(
             zip(own, shape.slots, cutoffs, strict=True)
         ):
-            padded = padded_list(pairs, atoms, slots, cutoff)
+            padded = pad_list(pairs, atoms, slots, cutoff)
             for column, values in zip(columns, padded, strict=True):
                 column[number][row] = values
-        first, table.number[row] = numbered_pairs(table.reverse[0][row].int())
+        first, table.number[row] = number_pairs(table.reverse[0][row].int())
         table.pairs[row] = len(first)
         table.forward[row, : len(first)] = first
     return table

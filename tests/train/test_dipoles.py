@@ -54,7 +54,7 @@ def test_dipoles_of_charged_and_periodic_frames_do_not_count(tmp_path: Path) -> 
     every = np.arange(len(frames))
     with open_dataset(tmp_path / "set.h5") as dataset:
         store = FrameStore(dataset, every, every, training.potential, config)
-        for places, batch in store.covering(every):
+        for places, batch in store.batches_of(every):
             found, inputs = batch.predict(training.potential, differentiable=False)
             labels = inputs.labels
             for row, place in enumerate(places):

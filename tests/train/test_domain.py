@@ -32,7 +32,7 @@ from mdgraph.models import (
 from mdgraph.runs.training import read_training
 from mdgraph.system import System
 from mdgraph.train import report
-from mdgraph.train.domain import agreement, calibrated, lengths
+from mdgraph.train.domain import agreement, calibration_factor, lengths
 from mdgraph.train.loop import train
 from mdgraph.train.report import agreement_text
 
@@ -150,7 +150,7 @@ def test_sigma_is_that_of_a_linear_regression() -> None:
     covariance = made[0].T @ made[0] / 4000
     root = np.linalg.cholesky(np.linalg.inv(covariance))
     errors = [noise * (x @ root * generator.normal(size=x.shape)).sum(1) for x in made[1:]]
-    factor = calibrated(made[0], made[1], errors[0])
+    factor = calibration_factor(made[0], made[1], errors[0])
     exact = noise * np.sqrt(np.einsum("ni,ij,nj->n", made[2], np.linalg.inv(covariance), made[2]))
     np.testing.assert_allclose(lengths(made[2], factor), exact, rtol=0.06)
     fit = agreement(lengths(made[2], factor), errors[1], np.ones(3000))
@@ -159,7 +159,7 @@ def test_sigma_is_that_of_a_linear_regression() -> None:
     assert fit["within_2_sigma"] == pytest.approx(0.954, abs=0.02)
     assert fit["rank_correlation"] > 0.1
     assert factor.shape == (size, size)
-    assert np.isnan(calibrated(made[0], made[1][:0], errors[0][:0])).all()
+    assert np.isnan(calibration_factor(made[0], made[1][:0], errors[0][:0])).all()
 
 
 def test_sigma_grows_with_the_error(trained: Path) -> None:

@@ -25,7 +25,7 @@ def test_tensors_go_to_the_file_when_the_budget_is_spent(tmp_path: Path) -> None
     storage = Storage(tmp_path / "not" / "yet", size)
     kept, filed = (storage.zeros((size // 8,), torch.float64) for _ in range(2))
     assert storage.filed == size
-    small = [storage.copied(torch.full((7, 3), number)) for number in range(5)]
+    small = [storage.copy_to_host(torch.full((7, 3), number)) for number in range(5)]
     kept[-1] = filed[-1] = 2.0
     filed[: size // 16] = 1.0
     assert [int(one.float().mean()) for one in small] == [0, 1, 2, 3, 4]

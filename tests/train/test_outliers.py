@@ -9,7 +9,7 @@ from training_sets import clusters, prepare, settings
 
 from mdgraph.data import Dataset, Provenance, open_dataset, write_dataset
 from mdgraph.train.domain import mean_latents
-from mdgraph.train.evaluation import Scores, outlier_sentences, outlying_frames
+from mdgraph.train.evaluation import Scores, find_outliers, outlier_sentences
 from mdgraph.train.loop import Training
 
 
@@ -49,15 +49,15 @@ def test_what_stands_out_is_named_with_its_origin(dataset: Dataset) -> None:
     """An error of 0.05 eV/A is usual where forces are 10 eV/A, and not where they are 0.1."""
     frames = np.arange(20, 240)
     found = scores(dataset, frames)
-    assert outlying_frames(found, dataset, features) == {"frames": 0, "worst": []}
-    assert outlier_sentences("test", outlying_frames(found, dataset, features)) == []
+    assert find_outliers(found, dataset, features) == {"frames": 0, "worst": []}
+    assert outlier_sentences("test", find_outliers(found, dataset, features)) == []
     soft, odd = 10, 150
     found.forces[5 * soft : 5 * soft + 5, :, 1] += 0.05
     found.forces[-5:, :, 1] += 0.05
     found.energy[odd, 1] += 0.5
     bare = 60
     found.energy[bare, 0] = found.forces[5 * bare : 5 * bare + 5, :, 0] = np.nan
-    outliers = outlying_frames(found, dataset, features)
+    outliers = find_outliers(found, dataset, features)
     assert outliers["frames"] == 2
     named = {one["frame"]: one for one in outliers["worst"]}
     assert set(named) == {20 + soft, 20 + odd}
@@ -90,7 +90,7 @@ def test_a_label_is_doubted_only_where_frames_alike_have_small_errors(dataset: D
     for row in (cold, alone, *hot):
         found.forces[5 * row : 5 * row + 5, :, 1] += 2.0
     found.energy[quiet, 1] += 0.5
-    outliers = outlying_frames(found, dataset, lambda rows: places[rows])
+    outliers = find_outliers(found, dataset, lambda rows: places[rows])
     causes = {one["frame"]: one["cause"] for one in outliers["worst"]}
     assert outliers["frames"] == 23
     assert {row: causes[row] for row in causes if row not in hot} == {
@@ -117,7 +117,7 @@ def test_a_wrong_label_among_hot_frames_is_one(dataset: Dataset) -> None:
     places[120:] = 8.0 * places[120:]
     found = scores(dataset, frames)
     found.forces[5 * 150 : 5 * 150 + 5, :, 1] += 3.0
-    (outlier,) = outlying_frames(found, dataset, lambda rows: places[rows])["worst"]
+    (outlier,) = find_outliers(found, dataset, lambda rows: places[rows])["worst"]
     assert (outlier["frame"], outlier["cause"]) == (150, "label")
 
 
@@ -131,7 +131,7 @@ def test_only_frames_of_one_composition_are_compared(dataset: Dataset) -> None:
     strange = copper[10:14]
     places[strange] = places[strange[0]]
     found.energy[strange, 1] += 0.5
-    outliers = outlying_frames(found, dataset, lambda rows: places[rows])
+    outliers = find_outliers(found, dataset, lambda rows: places[rows])
     assert {one["frame"]: one["cause"] for one in outliers["worst"]} == dict.fromkeys(
         strange.tolist(), "potential"
     )
@@ -158,8 +158,8 @@ def test_features_are_means_of_the_last_layer_by_element(tmp_path: Path) -> None
 def test_few_frames_or_equal_errors_say_nothing(dataset: Dataset) -> None:
     few = scores(dataset, np.arange(19))
     few.energy[3, 1] += 10.0
-    assert outlying_frames(few, dataset, features)["frames"] == 0
+    assert find_outliers(few, dataset, features)["frames"] == 0
     alike = scores(dataset, np.arange(50))
     alike.forces[..., 1] = alike.forces[..., 0] + 0.01
     alike.energy[:, 1] = alike.energy[:, 0]
-    assert outlying_frames(alike, dataset, features)["frames"] == 0
+    assert find_outliers(alike, dataset, features)["frames"] == 0

@@ -48,7 +48,7 @@ def test_padded_batches_give_what_single_frames_do(tmp_path: Path, kind: str) ->
             assert len(store.shapes) <= 2
         assert sum(len(shape.frames) for shape in store.shapes) == len(frames)
         seen = 0
-        for places, batch in store.covering(every):
+        for places, batch in store.batches_of(every):
             found, inputs = batch.predict(potential, differentiable=False)
             labels = inputs.labels
             for row, place in enumerate(places):

@@ -56,7 +56,7 @@ def test_a_step_takes_what_both_budgets_allow(
     assert [shape.atoms * shape.slots[0] for shape in shapes] == [DILUTE, DENSE]
     assert training.plan.sampler.sizes == (dilute, dense)
     assert f"padding: {dilute} of 4 x 8, {dense} of 4 x 24." in caplog.text
-    for _, batch in training.store.covering(training.parts.every):
+    for _, batch in training.store.batches_of(training.parts.every):
         # Scoring takes about the memory of a step.
         assert len(batch) <= 4 * (dilute if batch.table is training.store.tables[0] else dense)
 

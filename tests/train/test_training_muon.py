@@ -11,7 +11,7 @@ from training_sets import assert_same, clusters, prepare, settings
 
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.loop import Training, train
-from mdgraph.train.optimizers import Controls, Muon, make_optimizer, orthogonalized
+from mdgraph.train.optimizers import Controls, Muon, make_optimizer, orthogonalize
 from mdgraph.train.step import TrainingStep, flat_params
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -94,7 +94,7 @@ def test_it_remembers_gradients_for_longer_unless_told_otherwise() -> None:
 
 
 def test_a_matrix_without_gradient_stays() -> None:
-    assert float(orthogonalized(torch.zeros(2, 4, 3)).abs().max()) == 0.0
+    assert float(orthogonalize(torch.zeros(2, 4, 3)).abs().max()) == 0.0
 
 
 @pytest.mark.parametrize("edges", [False, True])

@@ -105,7 +105,9 @@ def test_tables_of_a_network_in_float32_are_half_as_large_and_as_good(tmp_path: 
     with open_dataset(tmp_path / "set.h5") as dataset:
         small, large = (FrameStore(dataset, every, every, one, config) for one in (single, double))
         assert sum(one.bytes for one in small.tables) < 0.7 * sum(one.bytes for one in large.tables)
-        for (_, one), (_, other) in zip(small.covering(every), large.covering(every), strict=True):
+        for (_, one), (_, other) in zip(
+            small.batches_of(every), large.batches_of(every), strict=True
+        ):
             found, expected = (
                 batch.predict(double, differentiable=False)[0] for batch in (one, other)
             )
@@ -126,7 +128,7 @@ def test_slots_are_numbered_in_what_they_need(
             store = FrameStore(dataset, every, every, potential, config)
             (one,) = store.tables[0].index
             assert one.dtype == store.tables[0].number.dtype == kind
-            batches = [batch for _, batch in store.covering(every)]
+            batches = [batch for _, batch in store.batches_of(every)]
             found.append([one.predict(potential, differentiable=False)[0] for one in batches])
     for small, large in zip(*found, strict=True):
         assert torch.equal(small.forces, large.forces)

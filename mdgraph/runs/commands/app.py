@@ -179,12 +179,12 @@ def domain(
     from mdgraph.devices import device_named
     from mdgraph.errors import CheckpointError, FileError, printable
     from mdgraph.models import SumPotential, check_species
-    from mdgraph.train.baseline import open_differences, separated, write_differences
+    from mdgraph.train.baseline import open_differences, split_sum, write_differences
     from mdgraph.train.batches import FrameStore
     from mdgraph.train.config import TrainConfig
-    from mdgraph.train.domain import measured_domain
+    from mdgraph.train.domain import measure_domain
     from mdgraph.train.report import agreement_text
-    from mdgraph.train.setup import at_training_precision, chosen_parts, trainable
+    from mdgraph.train.setup import at_training_precision, make_parts, trainable
 
     if not (potential / FILE_NAME).is_file():
         raise FileError(
@@ -196,21 +196,21 @@ def domain(
     config = TrainConfig(data=str(data), out=str(potential), steps=1, device=device)
     loaded, baseline, place = load(potential / FILE_NAME), None, device_named(device)
     if isinstance(loaded, SumPotential):
-        loaded, baseline = separated(loaded, str(potential))
+        loaded, baseline = split_sum(loaded, str(potential))
     model = trainable(loaded, str(potential))
     at_training_precision(model, config)
     model.to(place)
     with contextlib.ExitStack() as stack:
         labels = fitted = stack.enter_context(open_dataset(data))
         check_species(model.species, labels.numbers().tolist())
-        parts = chosen_parts(labels, read_split(split, labels), False)
+        parts = make_parts(labels, read_split(split, labels), False)
         if baseline is not None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             differences = Path(folder) / "differences.h5"
             write_differences(differences, labels, baseline, place)
             fitted = stack.enter_context(open_differences(differences, labels, baseline))
         store = FrameStore(fitted, parts.every, parts.train, model, config)
-        new_domain, fits = measured_domain(model, store, fitted, parts, labels=labels)
+        new_domain, fits = measure_domain(model, store, fitted, parts, labels=labels)
     save_domain(new_domain, potential, overwrite=True)
     metrics = potential / "metrics.json"
     if metrics.exists():
