@@ -194,7 +194,7 @@ def ensemble(
     return decorate
 
 
-def named_ensemble(word: str) -> Ensemble | None:
+def ensemble_named(word: str) -> Ensemble | None:
     """The ensemble of a word or an alias; None for another word."""
     return next(
         (known for known in ENSEMBLES.values() if word in (known.word, *known.aliases)), None

@@ -55,14 +55,14 @@ from mdgraph.runs.config_fields import (
     Wait,
     Workers,
     check_multiple,
-    completed,
-    joined,
+    join_words,
     ladder_temperatures,
     multiple_steps,
     observed_intervals,
     option_help,
     option_type,
     replicas_text,
+    with_ensemble_defaults,
 )
 
 _FRAMES: Final = 200
@@ -352,7 +352,7 @@ class MDConfig(CommitteeConfig, RunConfig):
     @model_validator(mode="before")
     @classmethod
     def _of_the_ensemble(cls, values: Any) -> Any:
-        return completed(values)
+        return with_ensemble_defaults(values)
 
     @model_validator(mode="before")
     @classmethod
@@ -655,7 +655,7 @@ def _add_ensembles() -> None:
         fields[name] = FieldInfo.from_annotated_attribute(
             kind, Field(default=None, description=help_text)
         )
-    fields["ensemble"].description = f"{joined(list(ENSEMBLES), 'or')}."
+    fields["ensemble"].description = f"{join_words(list(ENSEMBLES), 'or')}."
     fields["ensemble"].json_schema_extra = {"enum": list(ENSEMBLES)}
     own = [name for name in fields if name not in names]
     place = own.index("temperature_K") + 1

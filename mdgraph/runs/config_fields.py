@@ -17,7 +17,7 @@ from mdgraph.ensembles import (
     HIGHEST_PRESSURE,
     Option,
     checked_coupling,
-    named_ensemble,
+    ensemble_named,
 )
 from mdgraph.errors import InputError, printable, similar_names
 from mdgraph.shipped import FILE_NAME
@@ -44,9 +44,9 @@ def group_of(field: FieldInfo) -> Group | None:
     return next((item for item in field.metadata if isinstance(item, Group)), None)
 
 
-def checked_word(word: Any) -> str:
+def ensemble_word(word: Any) -> str:
     """The current word of an ensemble; raises ValueError with the nearest for another word."""
-    ensemble = named_ensemble(str(word))
+    ensemble = ensemble_named(str(word))
     if ensemble is None:
         raise ValueError(nearest(str(word), ENSEMBLES))
     return ensemble.word
@@ -127,17 +127,17 @@ def nearest(word: str, words: Collection[str]) -> str:
     names = likely_names(word, words)
     if len(names) == 1:
         return f"did you mean {names[0]}?"
-    return f"choose {joined(names or list(words), 'or')}"
+    return f"choose {join_words(names or list(words), 'or')}"
 
 
-def completed(values: Mapping[str, Any]) -> dict[str, Any]:
+def with_ensemble_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a run, completed by the defaults of its ensemble.
 
     Raises:
         ValueError: a parameter that the ensemble does not have.
     """
     present = {name: value for name, value in values.items() if value is not None}
-    ensemble = named_ensemble(str(values.get("ensemble", DEFAULT_ENSEMBLE)))
+    ensemble = ensemble_named(str(values.get("ensemble", DEFAULT_ENSEMBLE)))
     if ensemble is None:
         return present
     names = {entry.word: entry.defaults.keys() for entry in ENSEMBLES.values()}
@@ -322,7 +322,7 @@ def _check_inner_steps(value: int) -> int:
     from mdgraph.engine.multiple_time_steps import STEPS  # which imports torch
 
     if value not in STEPS:
-        raise ValueError(f"it should be {joined([*map(str, STEPS)], 'or')}")
+        raise ValueError(f"it should be {join_words([*map(str, STEPS)], 'or')}")
     return value
 
 
@@ -379,7 +379,7 @@ def _terms(value: Any) -> tuple[str, ...]:
     return texts
 
 
-def _saved(value: Any) -> str:
+def _vector_names(value: Any) -> str:
     """Vectors of frames as one text, positions first."""
     from mdgraph.io.trajectories import VECTORS  # which imports torch
 
@@ -425,7 +425,7 @@ def check_multiple(name: str, steps: int, together: int) -> None:
         nearest_ones = [str(number) for number in (after - together, after) if number]
         raise ValueError(
             f"{name} is {steps} steps, and the potential acts every {together} steps of the inner "
-            f"potential; give {joined(nearest_ones, 'or')}"
+            f"potential; give {join_words(nearest_ones, 'or')}"
         )
 
 
@@ -477,9 +477,9 @@ Terms = Annotated[
 """Texts of `mdgraph.models.terms`."""
 Devices = Annotated[str, BeforeValidator(_devices, json_schema_input_type=str | list[str])]
 """`all`, or names of devices with commas."""
-Saved = Annotated[str, BeforeValidator(_saved, json_schema_input_type=str | list[str])]
+Saved = Annotated[str, BeforeValidator(_vector_names, json_schema_input_type=str | list[str])]
 Observed = Annotated[str, BeforeValidator(_observe, json_schema_input_type=str | list[str])]
-Ensemble = Annotated[str, BeforeValidator(checked_word)]
+Ensemble = Annotated[str, BeforeValidator(ensemble_word)]
 Trajectory = Annotated[str, BeforeValidator(_check_format)]
 NumberOfSteps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 RampedTemperature = Annotated[Ramped, AfterValidator(_temperature)]
@@ -523,10 +523,10 @@ def option_help(name: str) -> str:
         default = option.default
         shown = default if isinstance(default, str) else f"{default:g}"
         words.setdefault(shown, []).append(word)
-    defaults = [f"{shown} in {joined(which, 'and')}" for shown, which in words.items()]
+    defaults = [f"{shown} in {join_words(which, 'and')}" for shown, which in words.items()]
     text = ", ".join(words if len(words) == 1 else defaults)
     help_text = next(iter(own.values())).help
-    return f"Of {joined(list(own), 'and')}: {help_text} (default {text})."
+    return f"Of {join_words(list(own), 'and')}: {help_text} (default {text})."
 
 
 def replicas_text(count: int) -> str:
@@ -534,7 +534,7 @@ def replicas_text(count: int) -> str:
     return f"{count} replica{'s' * (count != 1)}"
 
 
-def joined(words: Sequence[str], last: str) -> str:
+def join_words(words: Sequence[str], last: str) -> str:
     """Words with commas, and `last` before the last of them."""
     *rest, end = words
     return f"{', '.join(rest)} {last} {end}" if rest else end

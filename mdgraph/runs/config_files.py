@@ -142,7 +142,7 @@ def read_configuration(
     earlier, layer = (
         [Entry(key, value) for key, value in (values or {}).items()] for values in (before, options)
     )
-    return configured(kind, earlier, entries, layer)
+    return make_configuration(kind, earlier, entries, layer)
 
 
 def grouped_defaults(kind: type[Configuration], names: Collection[str]) -> Iterator[str]:
@@ -159,7 +159,7 @@ def grouped_defaults(kind: type[Configuration], names: Collection[str]) -> Itera
             yield from commented_defaults(kind, own)
 
 
-def configured(kind: type[C], *layers: Sequence[Entry], subject: str = "") -> C:
+def make_configuration(kind: type[C], *layers: Sequence[Entry], subject: str = "") -> C:
     """Makes a configuration from entries with known keys; later layers override earlier ones.
 
     Args:

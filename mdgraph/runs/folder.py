@@ -205,7 +205,7 @@ class RunDirectory:
         return self.record.exists() or (self.path / _BEGUN).exists()
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Locks the folder against other processes; the lock ends with the process.
 
         Raises:
@@ -388,7 +388,7 @@ def new_run(path: Path, fill: Callable[[RunDirectory], None]) -> Iterator[RunDir
             is empty again, and new ones are removed.
     """
     folder = RunDirectory(path)
-    with new_folder(path), folder.locked():
+    with new_folder(path), folder.lock():
         refuse_used(path)
         _fill(folder, fill)
         yield folder
@@ -481,7 +481,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def measured_before(record: Mapping[str, Any] | None, device: torch.device) -> dict[str, Any]:
+def tuning_of_record(record: Mapping[str, Any] | None, device: torch.device) -> dict[str, Any]:
     """Options of Simulation that repeat the tuning of the first start of a run.
 
     Args:

@@ -46,18 +46,18 @@ from mdgraph.runs.reporters import (
     write_ends,
 )
 from mdgraph.runs.setup import (
-    counted,
-    minimized,
-    prepared_simulation,
-    prepared_structures,
+    make_simulation,
+    make_structures,
+    minimize_structures,
+    options_for_record,
+    read_initial_structures,
     read_starts,
-    recorded_options,
-    recorded_starts,
-    resolved,
-    resolved_words,
+    record_fields,
+    resolve_configuration,
     say_frames,
     say_loose,
     selections_of,
+    with_replica_count,
 )
 from mdgraph.runs.summary import (
     draw_picture,
@@ -385,7 +385,7 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
         starts = read_starts(configuration)
         say_frames(configuration, starts)
         say_loose(configuration, starts)
-    configuration = counted(configuration, starts)
+    configuration = with_replica_count(configuration, starts)
     if configuration.has_replicas:
         ranks = Ranks.join()
     else:
@@ -400,23 +400,23 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
         ranks.numbers(0)  # no rank writes before all have checked the folder
     device = _device(run)
     source = read_potential(configuration)
-    systems = prepared_structures(configuration, source, starts)
+    systems = make_structures(configuration, source, starts)
     selections = selections_of(configuration, systems)
     with memory_failures(device):
         say_plans(configuration, source, run.own(systems), device)
         if isinstance(configuration, MDConfig) and configuration.minimize:
-            systems = minimized(configuration, source, systems, device, selections)
+            systems = minimize_structures(configuration, source, systems, device, selections)
         say_resonance(configuration, source, systems, device, selections)
-        simulation = prepared_simulation(
+        simulation = make_simulation(
             configuration, source, systems, device, ranks=ranks, selections=selections
         )
         own = run.own(systems)
         uncertainty = uncertainty_of(configuration, source, simulation, own)
         simulation.choose(configuration.total_steps, _report_intervals(run, uncertainty))
-    resolved_configuration = resolved(configuration, source, simulation, systems)
+    resolved_configuration = resolve_configuration(configuration, source, simulation, systems)
     record = {
         "configuration": resolved_configuration.model_dump(mode="json"),
-        "given": recorded_options(configuration, resolved_configuration),
+        "given": options_for_record(configuration, resolved_configuration),
         **description(simulation, systems, source, resolved_configuration.has_replicas, selections),
     }
     if (about := switching(source)) is not None:
@@ -541,7 +541,7 @@ def resume(
     if not folder.holds_run():
         advice = "give the folder of a run with --out, or begin one without --resume"
         raise FileError(folder.without_run("run to resume", advice))
-    with folder.locked():
+    with folder.lock():
         finish_start(folder)
         record = folder.read_record()
         if changes and changes.get("inner_potential"):
@@ -587,10 +587,10 @@ def resume(
                 f"The inner potential {source.inner.reference} is not the one that the run in "
                 f"{path} began with; give that one with --inner-potential."
             )
-        systems = recorded_starts(run, record)
+        systems = read_initial_structures(run, record)
         selections = selections_of(configuration, systems, record)
         with memory_failures(device):
-            simulation = prepared_simulation(
+            simulation = make_simulation(
                 configuration, source, systems, device, record, ranks, selections
             )
             load_restart_(simulation, folder.checkpoint)
@@ -610,7 +610,7 @@ def resume(
             logger.info("Going on from step %d of %d.", simulation.step, configuration.total_steps)
         else:
             logger.info("All %d steps are done.", simulation.step)
-        resolved_configuration = resolved(configuration, source, simulation, systems)
+        resolved_configuration = resolve_configuration(configuration, source, simulation, systems)
         now = resolved_configuration.model_dump(mode="json")
 
         def begin() -> None:
@@ -669,7 +669,7 @@ def _check_unchanged(path: Path, configuration: RunConfig, expected: RunConfig) 
         expected: the other one.
     """
     before = configuration.model_dump(mode="json")
-    words = expected.model_copy(update=resolved_words(expected)).model_dump(mode="json")
+    words = expected.model_copy(update=record_fields(expected)).model_dump(mode="json")
     for name in sorted(expected.model_fields_set - RESUME_KEYS):
         key = name.removesuffix("_ps") if name.endswith("_interval_ps") else name
         value = words[key]

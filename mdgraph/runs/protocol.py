@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from mdgraph.devices import device_named
-from mdgraph.ensembles import ENSEMBLES, named_ensemble
+from mdgraph.ensembles import ENSEMBLES, ensemble_named
 from mdgraph.errors import (
     CheckpointError,
     FileError,
@@ -30,9 +30,9 @@ from mdgraph.runs.config_fields import DEFAULT_ENSEMBLE, nearest, replicas_text
 from mdgraph.runs.config_files import (
     Entry,
     check_keys,
-    configured,
     current_entries,
     grouped_defaults,
+    make_configuration,
     mapping_entries,
     read_entries,
 )
@@ -40,8 +40,8 @@ from mdgraph.runs.folder import RunDirectory, charge_of
 from mdgraph.runs.md import RunOutcome, refuse_ranks, uncertainty_of
 from mdgraph.runs.potential import read_potential
 from mdgraph.runs.setup import (
-    prepared_simulation,
-    prepared_structures,
+    make_simulation,
+    make_structures,
     read_starts,
     selections_of,
     with_topology,
@@ -128,7 +128,7 @@ class FinishedRun:
             left_out |= _LENGTHS
         # After a minimum, options of its cell are those of dynamics whose cell varies alone.
         word = "" if isinstance(self.configuration, MDConfig) else DEFAULT_ENSEMBLE
-        if (ensemble := named_ensemble(str(others.get("ensemble", word)))) is not None:
+        if (ensemble := ensemble_named(str(others.get("ensemble", word)))) is not None:
             known = {name for entry in ENSEMBLES.values() for name in entry.defaults}
             left_out |= known - ensemble.defaults.keys()
         options = {
@@ -248,7 +248,7 @@ def read_protocol(path: Path, structure: str | None, out: Path) -> list[Stage]:
             defaults.append(Entry("seed", (seed + number) % 2**63))
         common = [entry for entry in shared if entry.key in kind.model_fields]
         settings = [entry for entry in own if entry.key not in _OWN]
-        configuration = configured(kind, common, defaults, settings, subject=f"{place}: ")
+        configuration = make_configuration(kind, common, defaults, settings, subject=f"{place}: ")
         name = str(values.get("name") or getattr(configuration, "ensemble", word))
         if not re.fullmatch(r"[\w.-]+", name):
             raise InputError(
@@ -342,7 +342,7 @@ def run_protocol(stages: Sequence[Stage], out: Path) -> RunOutcome | None:
     if not record.exists():
         directory.refuse_used(out)
     outcome = None
-    with directory.new_folder(out), RunDirectory(out).locked():
+    with directory.new_folder(out), RunDirectory(out).lock():
         _check_begun(stages, record)
         _check_unbegun(stages)
         plain = [_plain(stage) for stage in stages]
@@ -439,9 +439,9 @@ def _build(configuration: RunConfig, starts: Sequence[System]) -> None:
     """Builds the simulation of a stage and discards it; without the self-check."""
     device = device_named(configuration.device)
     source = read_potential(configuration)
-    systems = prepared_structures(configuration, source, starts)
+    systems = make_structures(configuration, source, starts)
     variant = configuration.model_copy(update={"check": None})
-    simulation = prepared_simulation(variant, source, systems, device)
+    simulation = make_simulation(variant, source, systems, device)
     uncertainty_of(configuration, source, simulation, systems)
 
 

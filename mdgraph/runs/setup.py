@@ -38,14 +38,14 @@ from mdgraph.runs.biased.config import (
     late_hills,
 )
 from mdgraph.runs.config import Descent, MDConfig, MinimizeConfig, RunConfig
-from mdgraph.runs.config_fields import ends, joined, replicas_text
+from mdgraph.runs.config_fields import ends, join_words, replicas_text
 from mdgraph.runs.folder import (
     Run,
     RunDirectory,
     charge_of,
     evaluator_name,
     formula,
-    measured_before,
+    tuning_of_record,
 )
 from mdgraph.runs.observe import domain_monitors, observables_of
 from mdgraph.runs.potential import Source, say_neutral, with_charge
@@ -175,7 +175,7 @@ def say_loose(configuration: RunConfig, starts: Sequence[System]) -> None:
             )
 
 
-def recorded_starts(run: Run, record: Mapping[str, Any]) -> list[System]:
+def read_initial_structures(run: Run, record: Mapping[str, Any]) -> list[System]:
     """The initial structures of a resumed run, of all ranks; raises FileError."""
     about = record["structure"]
     descriptions = about.get("replicas", [about])
@@ -202,7 +202,7 @@ def with_topology(system: System, folder: RunDirectory) -> System:
     return system.replace(topology=read_system(path).topology) if path.exists() else system
 
 
-def counted(configuration: RunConfig, starts: Sequence[System]) -> RunConfig:
+def with_replica_count(configuration: RunConfig, starts: Sequence[System]) -> RunConfig:
     """The configuration with a replica for each start, if it does not give their number."""
     if not isinstance(configuration, MDConfig) or configuration.replicas is not None:
         return configuration
@@ -211,7 +211,7 @@ def counted(configuration: RunConfig, starts: Sequence[System]) -> RunConfig:
     return configuration.model_copy(update={"replicas": len(starts) or None})
 
 
-def prepared_structures(
+def make_structures(
     configuration: RunConfig, source: Source, starts: Sequence[System]
 ) -> list[System]:
     """The initial structure of every replica of all ranks, with charge and masses.
@@ -272,7 +272,7 @@ def _check_species(configuration: RunConfig, source: Source, system: System) -> 
     others = [name for name in shipped_potentials() if symbols <= {*describe(name)["species"]}]
     advice = "choose another potential or change the structure"
     if others:
-        advice = f"give another, such as --potential {joined(others, 'or')}"
+        advice = f"give another, such as --potential {join_words(others, 'or')}"
     name = f"The potential {printable(configuration.potential, 200)}"
     check_species(species, numbers, name, advice)
 
@@ -400,7 +400,7 @@ _STIFFNESS = 1.0
 """Default stiffness of restraints, eV/A^2."""
 
 
-def prepared_simulation(
+def make_simulation(
     configuration: RunConfig,
     source: Source,
     systems: Sequence[System],
@@ -456,7 +456,7 @@ def prepared_simulation(
         check=configuration.check,
         **own,
         fixed=_over_all(selections.get("fix", ()), systems),
-        **(_common(configuration, device) | measured_before(record, device)),
+        **(_common(configuration, device) | tuning_of_record(record, device)),
     )
     biases = simulation.calculation.biases
     if record is None and biases is not None:
@@ -469,7 +469,7 @@ def prepared_simulation(
     return simulation
 
 
-def minimized(
+def minimize_structures(
     configuration: MDConfig,
     source: Source,
     systems: Sequence[System],
@@ -521,7 +521,7 @@ def _kelvins(configuration: MDConfig) -> float | list[float]:
     return ends(configuration.temperature_K)[0]
 
 
-def resolved_words(configuration: RunConfig) -> dict[str, Any]:
+def record_fields(configuration: RunConfig) -> dict[str, Any]:
     """Options in the words of run.json that need no simulation: whole paths, intervals in steps."""
     files, intervals = configuration.structure, configuration.intervals._asdict()
     fields: dict[str, Any] = {
@@ -538,7 +538,8 @@ def resolved_words(configuration: RunConfig) -> dict[str, Any]:
         if configuration.variables is not None:
             fields["colvar_interval"] = configuration.colvar_steps
             fields["variables"] = {
-                name: variable.resolved() for name, variable in configuration.variables.items()
+                name: variable.with_full_paths()
+                for name, variable in configuration.variables.items()
             }
         if configuration.biases is not None:
             fields["biases"] = _at_temperature(configuration.biases, configuration)
@@ -565,13 +566,13 @@ def _at_temperature(biases: Sequence[BiasConfig], configuration: MDConfig) -> li
     ]
 
 
-def resolved(
+def resolve_configuration(
     configuration: RunConfig, source: Source, simulation: Simulation, systems: Sequence[System]
 ) -> RunConfig:
     """The configuration with all defaults resolved, from which a run is resumed."""
     charges = {value.charge for value in systems}
     fields: dict[str, Any] = {
-        **resolved_words(configuration),
+        **record_fields(configuration),
         "potential": source.reference,
         "charge": charges.pop() if len(charges) == 1 else None,
         "steps": configuration.total_steps,
@@ -598,7 +599,7 @@ def resolved(
     return configuration.model_copy(update=fields)
 
 
-def recorded_options(configuration: RunConfig, resolved: RunConfig) -> dict[str, Any]:
+def options_for_record(configuration: RunConfig, resolved: RunConfig) -> dict[str, Any]:
     """Options of a run that are set and not what its ensemble has anyway, for run.json.
 
     Args:

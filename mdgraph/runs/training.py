@@ -29,7 +29,7 @@ from mdgraph.errors import InputError, MDGraphError, errors_logged_alone, printa
 from mdgraph.io.commented_yaml import model_of
 from mdgraph.io.files import disk_failures, readable_file, remove_abandoned, write_atomically
 from mdgraph.runs.commands.data import import_frames, with_import_options
-from mdgraph.runs.config_fields import joined
+from mdgraph.runs.config_fields import join_words
 from mdgraph.runs.config_files import (
     Entry,
     check_keys,
@@ -203,7 +203,7 @@ def _check_nested(
     else:
         entries = current_entries(entries, renamed)
     elsewhere = {
-        key: f"beneath {joined(above, 'or')}" if all(above) else "to the file, beneath no key"
+        key: f"beneath {join_words(above, 'or')}" if all(above) else "to the file, beneath no key"
         for key, above in places.items()
         if key not in part.model_fields
     }
@@ -369,7 +369,7 @@ def _train(config: "TrainConfig", resume: bool) -> None:
         if not resume and first:
             stack.enter_context(_new_folder(folder, config))
         if first and folder.is_dir():
-            stack.enter_context(RunDirectory(folder).locked())
+            stack.enter_context(RunDirectory(folder).lock())
             remove_abandoned(folder)
         stack.enter_context(_first_process_logs())
         from mdgraph.processes import keep_workspaces_small
@@ -425,7 +425,7 @@ def distil(
         text = yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True), sort_keys=False)
         write_atomically(written, text)
     try:
-        with RunDirectory(folder).locked(), _told_how_to_go_on(written):
+        with RunDirectory(folder).lock(), _say_how_to_resume(written):
             metrics = run(settings, _train)
     except MDGraphError:
         if not (folder / "round-1" / SPLIT_FILE).exists():  # nothing is done that could go on
@@ -445,7 +445,7 @@ def distil(
 
 
 @contextmanager
-def _told_how_to_go_on(written: Path) -> Iterator[None]:
+def _say_how_to_resume(written: Path) -> Iterator[None]:
     """Ends the command with a sentence after a signal."""
     try:
         yield

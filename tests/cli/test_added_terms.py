@@ -16,7 +16,7 @@ from mdgraph.io.structures import read_system, to_ase
 from mdgraph.models import with_terms
 from mdgraph.runs.commands.app import app
 from mdgraph.runs.config import MDConfig
-from mdgraph.runs.setup import resolved_words
+from mdgraph.runs.setup import record_fields
 
 TERMS = ["0.5*zbl@2", "bonds:0-1=2/1.1"]
 ADDED = [word for text in TERMS for word in ("--add", text)]
@@ -215,4 +215,4 @@ def test_an_added_potential_that_lacks_elements_is_named(folder: Path) -> None:
 def test_a_blank_behind_a_path_is_no_part_of_it(folder: Path) -> None:
     text = "0.5*potential:base.safetensors "
     config = MDConfig(potential="base.safetensors", terms=[text], structure=["start.extxyz"])
-    assert resolved_words(config)["terms"] == (f"0.5*potential:{folder / 'base.safetensors'}",)
+    assert record_fields(config)["terms"] == (f"0.5*potential:{folder / 'base.safetensors'}",)

@@ -31,7 +31,7 @@ from mdgraph.engine.autotune import (
 )
 from mdgraph.engine.restart import load_restart_, save_restart
 from mdgraph.errors import InputError
-from mdgraph.runs.folder import measured_before
+from mdgraph.runs.folder import tuning_of_record
 
 
 @pytest.fixture(autouse=True)
@@ -372,4 +372,4 @@ class TestWhatIsOpen:
 )
 def test_a_resumed_run_keeps_its_measured_options(gpu, device, chosen, options) -> None:
     record = {"environment": {"gpu": gpu}, "chosen": chosen}
-    assert measured_before(record, torch.device(device)) == options
+    assert tuning_of_record(record, torch.device(device)) == options

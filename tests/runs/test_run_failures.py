@@ -68,7 +68,7 @@ class TestFailures:
         start(configuration)
         before = content(configuration)
         with (
-            folder_of(configuration).locked(),
+            folder_of(configuration).lock(),
             pytest.raises(InputError, match="Another process is running in"),
         ):
             resume(Path(configuration.out), {"steps": 8})

@@ -107,7 +107,7 @@ class VariableConfig(_NamedKeys):
         """The variable; a file of reference positions is read for the first of the systems."""
         raise NotImplementedError
 
-    def resolved(self) -> Self:
+    def with_full_paths(self) -> Self:
         """The variable with whole paths."""
         return self
 
@@ -220,7 +220,7 @@ class RMSDConfig(VariableConfig):
     reference: str | None = None
     """Structure file with the same atoms as the start; without it, the start itself."""
 
-    def resolved(self) -> Self:
+    def with_full_paths(self) -> Self:
         """See VariableConfig."""
         whole = self.reference and str(Path(self.reference).resolve())
         return self.model_copy(update={"reference": whole})

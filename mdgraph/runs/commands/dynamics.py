@@ -119,7 +119,7 @@ def md(
         text += f", {outcome.ns_per_day:.3g} ns/day"
     if outcome.mean_temperature is not None:
         text += f", mean temperature {outcome.mean_temperature:.1f} K"
-    with _uninterrupted(outcome):
+    with _ignore_further_signals(outcome):
         typer.echo(f"{text}.")
         _say_where("md", outcome)
 
@@ -136,7 +136,7 @@ def minimise(
     options = _on_devices(devices, options, MinimizeConfig, config, resume, resume_or_start)
     outcome = _outcome(MinimizeConfig, config, resume, resume_or_start, options)
     subject = "A minimum" if outcome.converged else "No minimum within the tolerances"
-    with _uninterrupted(outcome):
+    with _ignore_further_signals(outcome):
         typer.echo(
             f"{subject} is reached after {outcome.steps} steps; the largest force is "
             f"{outcome.largest_force:.3g} eV/A."
@@ -165,7 +165,7 @@ def _on_devices(
         return options
     from mdgraph.devices import ranks_of
 
-    with _said_once():
+    with _errors_of_first_rank():
         if options.get("device") is not None:
             raise InputError("--device and --devices both say where the run is; give one.")
         names = (launched_devices() or "").split(",")
@@ -183,7 +183,7 @@ def _on_devices(
             if resume:  # it also judges what else is given
                 given = {name: given[name] for name in ("out", "domains") if name in given}
                 config = from_run = None
-            configuration, _ = _beginning(kind, config, given, from_run)
+            configuration, _ = _initial_configuration(kind, config, given, from_run)
         if devices.strip() == "all":
             names = _one_a_domain(names, configuration, going_on=resume or resume_or_start)
     if len(names) == 1:
@@ -257,7 +257,7 @@ def _outcome(
     import_torch()
     from mdgraph.runs import md as dynamics
 
-    with _said_once():
+    with _errors_of_first_rank():
         options = given_options(options, kind)
         if resume and (resume_or_start or from_run is not None):
             other = "--resume-or-start" if resume_or_start else "--from, which begins another run,"
@@ -265,8 +265,8 @@ def _outcome(
         if resume:
             fixed = sorted(set(options) - dynamics.RESUME_KEYS) + ["config"] * (config is not None)
             if fixed:
-                raise InputError(_changed_on_resume(kind, fixed, options))
-        configuration, ended = _beginning(kind, config, options, from_run)
+                raise InputError(_fixed_options_text(kind, fixed, options))
+        configuration, ended = _initial_configuration(kind, config, options, from_run)
         starts = None if ended is None else ended.ends(configuration)
     if ended is not None:
         logger.info("The run begins where the one in %s ended.", from_run)
@@ -279,7 +279,7 @@ def _outcome(
         return dynamics.resume(Path(configuration.out), options, kind, extend_ps=extend_ps)
 
 
-def _beginning(
+def _initial_configuration(
     kind: type[RunConfig], config: Path | None, options: dict[str, Any], from_run: Path | None
 ) -> "tuple[RunConfig, FinishedRun | None]":
     """The configuration of a new run, and the run that has its initial structures, if one has."""
@@ -295,7 +295,7 @@ def _beginning(
     return read_configuration(kind, config, options, ended.options(kind, options)), ended
 
 
-def _changed_on_resume(kind: type[RunConfig], names: list[str], options: dict[str, Any]) -> str:
+def _fixed_options_text(kind: type[RunConfig], names: list[str], options: dict[str, Any]) -> str:
     """The sentence about options that a resumed run cannot change."""
     flags = ", ".join(
         "the structure" if name == "structure" else option_flag(name) for name in names
@@ -318,7 +318,7 @@ def _as_given(name: str, value: Any) -> str:
 
 
 @contextmanager
-def _said_once() -> Iterator[None]:
+def _errors_of_first_rank() -> Iterator[None]:
     """Lets rank 0 alone say what is wrong with options, which are those of all ranks."""
     from mdgraph.devices import is_first_rank
 
@@ -376,7 +376,7 @@ def _again(command: str, folder: Path, ranks: int) -> str:
 
 
 @contextmanager
-def _uninterrupted(outcome: "RunOutcome") -> Iterator[None]:
+def _ignore_further_signals(outcome: "RunOutcome") -> Iterator[None]:
     """Of a run that a signal ended, lets the same one from elsewhere not cut off how to go on."""
     if outcome.signal is None:
         yield
@@ -424,11 +424,11 @@ def _say_next(outcome: "RunOutcome") -> None:
         change = f"--temperature-K {kelvin}"
         if not ENSEMBLES[configuration["ensemble"]].bath:
             change = f"--ensemble nvt-langevin {change}"
-        run, new = (shlex.quote(str(path)) for path in (folder.path, _unused(folder.path)))
+        run, new = (shlex.quote(str(path)) for path in (folder.path, _free_path(folder.path)))
         typer.echo(printable(f"New conditions: mdgraph md --from {run} {change} --out {new}"))
 
 
-def _unused(folder: Path) -> Path:
+def _free_path(folder: Path) -> Path:
     """A path beside a folder at which there is nothing."""
     name = re.sub(r"-\d\Z", "", folder.resolve().name)
     numbers = itertools.count(2)
