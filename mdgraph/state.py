@@ -20,7 +20,7 @@ from torch import Tensor
 from mdgraph.arguments import whole_number, whole_numbers
 from mdgraph.errors import InputError, name_some
 from mdgraph.host_tensors import on_host, zeros_on_host
-from mdgraph.system import NEAR, System, SystemArrays, are_among, centred, concatenated
+from mdgraph.system import NEAR, System, SystemArrays, are_among, centred, concatenate_systems
 
 
 class Grouping:
@@ -247,7 +247,7 @@ class State:
         self.dtype = dtype
         self.room = room
         sizes = [len(system) for system in systems]
-        given = concatenated(systems, dtype)
+        given = concatenate_systems(systems, dtype)
         self._check_room(sizes, given["numbers"].numpy())
         self.grouping = Grouping(sizes, self.device, None if room is None else room.largest)
         atoms, count = self.grouping.atoms, self.grouping.systems
@@ -339,7 +339,7 @@ class State:
         if self._given is None or not fits or not np.array_equal(arrays.pbc, self._pbc.numpy()):
             raise InputError(f"{_NO_ROOM} give as many systems and atoms with the same pbc.")
         self._check_room(sizes, arrays.numbers)
-        given = concatenated(arrays, self.dtype) | {"sizes": torch.tensor(arrays.sizes)}
+        given = concatenate_systems(arrays, self.dtype) | {"sizes": torch.tensor(arrays.sizes)}
         del given["pbc"]  # which stay as they are
         self._given.write(given)
         self.grouping.sizes = tuple(sizes)

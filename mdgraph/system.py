@@ -645,7 +645,7 @@ def lower_triangular(cell: Array) -> tuple[Array, Array]:
     return np.tril((upper * signs[:, None]).T), rotation * signs
 
 
-def concatenated(systems: Sequence[System], dtype: "torch.dtype") -> "dict[str, Tensor]":
+def concatenate_systems(systems: Sequence[System], dtype: "torch.dtype") -> "dict[str, Tensor]":
     """What systems hold, by the names that `State` has for it.
 
     Args:

@@ -389,7 +389,7 @@ class FreeEnergyProfile:
         joined: dict[int, int] = {}  # of wells that lead to each other below the present height
         absorbed: dict[int, int] = {}
 
-        def followed(links: dict[int, int], bottom: int) -> int:
+        def root_of(links: dict[int, int], bottom: int) -> int:
             while links[bottom] != bottom:
                 bottom = links[bottom]
             return bottom
@@ -403,23 +403,23 @@ class FreeEnergyProfile:
                 continue
             labels[at] = labels[min(lower, key=lambda near: values[near])]
             deepest, *others = sorted(
-                {followed(joined, int(labels[near])) for near in lower},
+                {root_of(joined, int(labels[near])) for near in lower},
                 key=lambda root: values[root],
             )
             for root in others:
                 depth = values[at] - values[root]
                 if not self._is_deep(depth, at, root):
-                    across = [near for near in lower if followed(joined, int(labels[near])) != root]
+                    across = [near for near in lower if root_of(joined, int(labels[near])) != root]
                     beyond = min(across, key=lambda near: values[near])
-                    absorbed[root] = followed(absorbed, int(labels[beyond]))
+                    absorbed[root] = root_of(absorbed, int(labels[beyond]))
             for root in others:
                 joined[root] = deepest
         basins = np.array(
-            [followed(absorbed, label) if label >= 0 else -1 for label in labels.tolist()]
+            [root_of(absorbed, label) if label >= 0 else -1 for label in labels.tolist()]
         )
-        deepest = followed(joined, int(order[0]))
+        deepest = root_of(joined, int(order[0]))
         self._beyond = np.array(
-            [label >= 0 and followed(joined, label) != deepest for label in labels.tolist()]
+            [label >= 0 and root_of(joined, label) != deepest for label in labels.tolist()]
         )
         bounded = np.ones(self.grid.size, dtype=bool)
         if self.resamples is not None:  # islands of a few samples are no wells
@@ -444,7 +444,7 @@ class FreeEnergyProfile:
         return deep
 
 
-def binned(
+def sum_by_bin(
     numbers: NDArray[np.int64], weights: NDArray[np.float64], size: int
 ) -> NDArray[np.float64]:
     """Sums of weights, (n,), by the numbers of their bins, (n,) from 0 on: (size,)."""
@@ -460,7 +460,7 @@ def profile_of_weights(
         return np.where(density > 0.0, -kt * np.log(density), math.nan)
 
 
-def normalised(values: NDArray[np.float64], grid: ProfileGrid, kt: float) -> NDArray[np.float64]:
+def normalise(values: NDArray[np.float64], grid: ProfileGrid, kt: float) -> NDArray[np.float64]:
     """F shifted so that its probability is normalised over the bins, (..., bins) kJ/mol."""
     lowest = np.nanmin(values, axis=-1, keepdims=True)
     chances = np.nansum(np.exp(-(values - lowest) / kt), axis=-1, keepdims=True)
@@ -525,10 +525,10 @@ def weighted_profile(
         numbers = np.maximum(numbers, 0)
         count = len(weights)
         for number, half in enumerate((slice(count // 2), slice(count // 2, count))):
-            halves[number] += binned(numbers[half], weights[half], grid.size)
+            halves[number] += sum_by_bin(numbers[half], weights[half], grid.size)
         length = block_length(part.watched, count, most)
         block = np.minimum(np.arange(count) // length, max(count // length, 1) - 1)
-        flat = binned(block * grid.size + numbers, weights, (int(block[-1]) + 1) * grid.size)
+        flat = sum_by_bin(block * grid.size + numbers, weights, (int(block[-1]) + 1) * grid.size)
         blocks.append(flat.reshape(-1, grid.size))
     sums = np.concatenate(blocks)
     count = len(sums)

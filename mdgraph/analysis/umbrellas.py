@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from mdgraph.analysis.free_energies import (
     FreeEnergyProfile,
     ProfileGrid,
-    binned,
     profile_of_weights,
+    sum_by_bin,
 )
 from mdgraph.errors import InputError
 
@@ -151,13 +151,13 @@ def join_windows(
     inside, places = numbers >= 0, np.maximum(numbers, 0)
 
     def sums(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        return binned(places, np.where(inside, weights, 0.0), grid.size)
+        return sum_by_bin(places, np.where(inside, weights, 0.0), grid.size)
 
     generator = np.random.default_rng(seed)
     ones = np.ones(energies.shape[1])
     drawn = []
     for _ in range(resamples):
-        copies = np.concatenate([_drawn_blocks(count, generator) for count in counts])
+        copies = np.concatenate([_draw_blocks(count, generator) for count in counts])
         drawn.append(sums(state.weights(state.solve(solution, copies), copies)))
     starts = np.concatenate([[0], np.cumsum(counts)])
     halves = []
@@ -228,7 +228,7 @@ class _Equations:
         return copies * np.exp(logarithms - logarithms.max())
 
 
-def _drawn_blocks(count: int, generator: np.random.Generator) -> NDArray[np.float64]:
+def _draw_blocks(count: int, generator: np.random.Generator) -> NDArray[np.float64]:
     """How often each of consecutive samples is drawn, in blocks that go round the end."""
     length = min(_BLOCK, count)
     starts = generator.integers(0, count, math.ceil(count / length))

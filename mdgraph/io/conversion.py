@@ -33,7 +33,7 @@ from mdgraph.io.files import (
 )
 from mdgraph.io.formats import FORMATS, create_trajectory, format_of, read_trajectory
 from mdgraph.io.structures import recorded_names
-from mdgraph.io.topology import Molecules, wrapped, write_pdb
+from mdgraph.io.topology import Molecules, wrap_positions, write_pdb
 from mdgraph.io.trajectories import VECTORS, Frame, FrameContents, TrajectoryReader
 from mdgraph.system import System, Topology, lower_triangular
 
@@ -73,7 +73,7 @@ class JoinedTrajectory(TrajectoryReader):
         steps: list[NDArray[np.int64]] = []
         try:
             for path in paths:
-                self._readers.append(reader := _opened(path, frame_interval_fs))
+                self._readers.append(reader := _open_trajectory(path, frame_interval_fs))
                 if not len(reader):
                     raise FileError(f"{path} holds no frames; give a trajectory with frames.")
                 self._add(reader, steps)
@@ -98,7 +98,7 @@ class JoinedTrajectory(TrajectoryReader):
                 "trajectories of the same atoms in the same order."
             )
         before, first = self._readers[-2], reader[0]
-        last = _shifted(before[-1], *self._offsets[-1])
+        last = _shift(before[-1], *self._offsets[-1])
         end_step, end_time = self._end(before)
         repeats = np.allclose(first.positions, last.positions, rtol=0, atol=_SAME)
         if first.step >= end_step:
@@ -131,7 +131,7 @@ class JoinedTrajectory(TrajectoryReader):
         part = int(np.searchsorted(self._ends, index, side="right"))
         begin = int(self._ends[part - 1]) if part else 0
         frame = self._readers[part][index - begin + self._skips[part]]
-        return _shifted(frame, *self._offsets[part])
+        return _shift(frame, *self._offsets[part])
 
     def system(self, index: int = -1) -> System:
         """The system at one frame, with names and bonds of topology.pdb beside the first file."""
@@ -147,7 +147,7 @@ class JoinedTrajectory(TrajectoryReader):
             reader.close()
 
 
-def _opened(path: Path, frame_interval_fs: float | None) -> TrajectoryReader:
+def _open_trajectory(path: Path, frame_interval_fs: float | None) -> TrajectoryReader:
     """The reader of a file by its suffix."""
     if frame_interval_fs is not None and not 0.0 < frame_interval_fs < math.inf:
         raise InputError(f"--frame-interval-fs is {frame_interval_fs:g}; give a time above 0.")
@@ -171,7 +171,7 @@ def _opened(path: Path, frame_interval_fs: float | None) -> TrajectoryReader:
     return read_trajectory(path)
 
 
-def _shifted(frame: Frame, steps: int, time_fs: float) -> Frame:
+def _shift(frame: Frame, steps: int, time_fs: float) -> Frame:
     return dataclasses.replace(frame, step=frame.step + steps, time_fs=frame.time_fs + time_fs)
 
 
@@ -340,7 +340,9 @@ class _OpenMMWriter:
 
         positions, vectors = frame.positions, None
         if self._periodic:
-            box, rotation = oriented(frame.cell, f"The cell of step {frame.step}", self._name)
+            box, rotation = lower_triangular_cell(
+                frame.cell, f"The cell of step {frame.step}", self._name
+            )
             positions = positions @ rotation
             vectors = [Vec3(*row) for row in (0.1 * box).tolist()] * unit.nanometers
         try:
@@ -369,7 +371,7 @@ class _OpenMMWriter:
             )
 
 
-def oriented(
+def lower_triangular_cell(
     cell: NDArray[np.float64], subject: str, format_name: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """A cell with a along x and b in the plane of x and y, and the rotation that leads there.
@@ -532,9 +534,9 @@ def convert_trajectory(
         if molecules is not None:
             positions = molecules.whole(positions, frame.cell, trajectory.pbc)
         if wrap and molecules is not None:
-            positions = molecules.wrapped(positions, frame.cell, trajectory.pbc)
+            positions = molecules.wrap(positions, frame.cell, trajectory.pbc)
         elif wrap:
-            positions = wrapped(positions, frame.cell, trajectory.pbc)
+            positions = wrap_positions(positions, frame.cell, trajectory.pbc)
         frame = dataclasses.replace(frame, positions=positions)
         return frame if atoms is None else _part(frame, atoms)
 

@@ -93,7 +93,7 @@ def register(new: TrajectoryFormat) -> None:
     FORMATS[new.word] = new
 
 
-def known_format(word: Any) -> str:
+def format_word(word: Any) -> str:
     """Returns the word of a format; for any other value raises a ValueError with all words."""
     if not isinstance(word, str) or word not in FORMATS:
         *others, last = (f"'{name}'" for name in FORMATS)

@@ -86,7 +86,7 @@ def from_ase(atoms: Atoms) -> System:
         pbc=atoms.pbc,
         masses=masses,
         charge=next((charge for charge in charges if charge is not None), None),
-        fixed=held_atoms(atoms),
+        fixed=fixed_atoms(atoms),
     )
     if not atoms.has("momenta"):
         return system
@@ -141,7 +141,7 @@ def other_constraints(atoms: Atoms) -> list[str]:
     return sorted(names)
 
 
-def held_atoms(atoms: Atoms) -> NDArray[np.bool_] | None:
+def fixed_atoms(atoms: Atoms) -> NDArray[np.bool_] | None:
     """(N,) bool, the atoms that `FixAtoms` holds; None for none."""
     fixed = np.zeros(len(atoms), dtype=bool)
     for constraint in atoms.constraints:

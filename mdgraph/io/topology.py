@@ -177,7 +177,7 @@ class Molecules:
         offsets[~self.finite[self.labels]] = 0
         return positions + offsets @ cell
 
-    def wrapped(
+    def wrap(
         self, positions: NDArray[np.float64], cell: NDArray[np.float64], pbc: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
         """Positions (N, 3) in A with the centre of each finite molecule in the cell.
@@ -189,7 +189,7 @@ class Molecules:
         centers = (np.array(sums) / sizes).T[self.labels]
         single = ~self.finite[self.labels]
         centers[single] = positions[single]
-        return positions + (wrapped(centers, cell, pbc) - centers)
+        return positions + (wrap_positions(centers, cell, pbc) - centers)
 
 
 def _first_atoms(graph: coo_array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -218,7 +218,7 @@ def nearest_shifts(
     return shifts
 
 
-def wrapped(
+def wrap_positions(
     positions: NDArray[np.float64], cell: NDArray[np.float64], pbc: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Positions (N, 3) in A, put into the cell along its periodic directions."""

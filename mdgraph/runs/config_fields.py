@@ -279,9 +279,9 @@ def _ladder(value: Any) -> Any:
 
 
 def _check_format(word: Any) -> str:
-    from mdgraph.io.formats import known_format  # which imports torch
+    from mdgraph.io.formats import format_word  # which imports torch
 
-    return known_format(word)
+    return format_word(word)
 
 
 def _devices(value: Any) -> Any:

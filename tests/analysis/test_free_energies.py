@@ -12,7 +12,7 @@ from mdgraph.analysis.free_energies import (
     FreeEnergyProfile,
     ProfileGrid,
     WeightedSeries,
-    normalised,
+    normalise,
     profile_grid,
     profile_of_weights,
     unbiased_series,
@@ -89,7 +89,7 @@ def test_windows_join_to_the_exact_profile_with_honest_errors() -> None:
     truth = exact(double_well, grid)
     low = truth - truth.min() < 8.0 * KT
     joined = join_windows(windows, grid, KT, resamples=0)
-    apart = normalised(joined.profile.values, grid, KT)[low] - truth[low]
+    apart = normalise(joined.profile.values, grid, KT)[low] - truth[low]
     assert np.sqrt(np.mean(apart**2)) < 0.05 * KT
     assert min(shared for *_, shared in joined.links) > 0.1
     np.testing.assert_allclose(joined.overlap.sum(1), 1.0, atol=1e-6)
@@ -170,7 +170,7 @@ def test_a_free_pair_has_minus_2_kt_ln_r() -> None:
     grid = profile_grid(["r"], distances[:, None], [None], [40])
     series = [unbiased_series(distances[:, None], (None,))]
     profile = weighted_profile(series, grid, KT)
-    pair = normalised(-2.0 * KT * np.log(grid.centers[0]), grid, KT)
+    pair = normalise(-2.0 * KT * np.log(grid.centers[0]), grid, KT)
     assert np.sqrt(np.mean((profile.values - pair) ** 2)) < 0.03 * KT
 
 
@@ -183,7 +183,7 @@ def test_a_model_of_two_variables_has_its_wells_on_a_torus() -> None:
     turn = 2.0 * math.pi
     grid = ProfileGrid(("phi", "psi"), (edges, edges), (turn, turn))
     values = surface(*np.meshgrid(axis, axis, indexing="ij")).ravel()
-    profile = FreeEnergyProfile(grid=grid, kt=KT, values=normalised(values, grid, KT))
+    profile = FreeEnergyProfile(grid=grid, kt=KT, values=normalise(values, grid, KT))
     wells = profile.wells()
     places = [tuple(round(abs(one), 1) for one in well.place) for well in wells]
     assert places == [(1.6, 0.3), (1.6, 0.3)] or len(wells) == 2
@@ -195,7 +195,7 @@ def test_a_model_of_two_variables_has_its_wells_on_a_torus() -> None:
     assert shifted[0] == shifted[1]
     along = ProfileGrid(("phi",), (edges,), (turn,))
     values = KT * 2.0 * np.cos(2.0 * axis)
-    one = FreeEnergyProfile(grid=along, kt=KT, values=normalised(values, along, KT))
+    one = FreeEnergyProfile(grid=along, kt=KT, values=normalise(values, along, KT))
     assert len(one.wells()) == len(one.barriers(one.wells())) == 2
 
 
@@ -203,7 +203,7 @@ def test_a_well_is_bounded_by_bins_with_samples() -> None:
     grid = ProfileGrid(("x",), (np.linspace(0.0, 12.0, 13),), (None,))
     nan = math.nan
     values = KT * np.array([3.0, 0.0, 3.0, nan, 1.0, 2.5, 4.0, nan, 5.0, 2.0, 5.0, nan])
-    profile = FreeEnergyProfile(grid=grid, kt=KT, values=normalised(values, grid, KT))
+    profile = FreeEnergyProfile(grid=grid, kt=KT, values=normalise(values, grid, KT))
     wells = profile.wells()
     assert [well.bin for well in wells] == [1, 9]  # that at 4 goes on into the empty bin
     assert profile.barriers(wells) == []

@@ -24,7 +24,7 @@ from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.torch_builder import TorchBuilder
 from mdgraph.precision import precision_named
 from mdgraph.state import BatchCapacity, State
-from mdgraph.system import System, SystemArrays, concatenated
+from mdgraph.system import System, SystemArrays, concatenate_systems
 
 CPU = torch.device("cpu")
 DOUBLE = precision_named("double")
@@ -308,7 +308,7 @@ class TestSystemArrays:
 
         def check(found: SystemArrays, expected: list[System]) -> None:
             assert len(found) == len(expected)
-            given, wanted = (concatenated(one, torch.float64) for one in (found, expected))
+            given, wanted = (concatenate_systems(one, torch.float64) for one in (found, expected))
             for name, value in wanted.items():
                 assert torch.equal(given[name], value), name
             for one, other in zip(found, expected, strict=True):

@@ -22,7 +22,7 @@ from mdgraph.io.conversion import (
     JoinedTrajectory,
     convert_trajectory,
     frames_between,
-    oriented,
+    lower_triangular_cell,
     topology_beside,
 )
 from mdgraph.io.formats import create_trajectory, read_trajectory
@@ -193,7 +193,7 @@ class TestCells:
         np.testing.assert_allclose(positions[0] @ np.linalg.inv(CELL), expected, atol=1e-5)
 
     def test_of_standard_form_stay(self) -> None:
-        cell, rotation = oriented(CELL, "The cell", "DCD")
+        cell, rotation = lower_triangular_cell(CELL, "The cell", "DCD")
         np.testing.assert_array_equal(cell, CELL)
         np.testing.assert_array_equal(rotation, np.eye(3))
 
@@ -202,7 +202,7 @@ class TestCells:
         for _ in range(50):
             cell = random.normal(size=(3, 3))
             cell[2] *= np.sign(np.linalg.det(cell))
-            box, rotation = oriented(cell, "The cell", "DCD")
+            box, rotation = lower_triangular_cell(cell, "The cell", "DCD")
             np.testing.assert_allclose(cell @ rotation, box, atol=1e-12)
             np.testing.assert_allclose(rotation @ rotation.T, np.eye(3), atol=1e-12)
             assert np.linalg.det(rotation) == pytest.approx(1.0)

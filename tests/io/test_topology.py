@@ -16,7 +16,7 @@ from openmm.app import PDBFile
 
 from mdgraph.errors import InputError
 from mdgraph.io.structures import from_ase, read_system
-from mdgraph.io.topology import Molecules, find_bonds, topology_of, wrapped, write_pdb
+from mdgraph.io.topology import Molecules, find_bonds, topology_of, wrap_positions, write_pdb
 from mdgraph.system import System, Topology
 
 PEPTIDE = """\
@@ -93,7 +93,7 @@ class TestMolecules:
             moves = whole - system.positions
             for label in range(3):
                 assert np.ptp(moves[molecules.labels == label], axis=0).max() < 1e-9
-            inside = molecules.wrapped(whole, system.cell, system.pbc)
+            inside = molecules.wrap(whole, system.cell, system.pbc)
             for label in range(3):
                 own = molecules.labels == label
                 assert np.ptp((inside - whole)[own], axis=0).max() < 1e-9
@@ -110,7 +110,7 @@ class TestMolecules:
         mixed = chain.replace(positions=chain.positions[order])
         molecules = Molecules.of(mixed)
         assert molecules.finite.tolist() == [True]
-        moved = wrapped(mixed.positions + [640.0, 0, 0], mixed.cell, mixed.pbc)
+        moved = wrap_positions(mixed.positions + [640.0, 0, 0], mixed.cell, mixed.pbc)
         whole = molecules.whole(moved, mixed.cell, mixed.pbc)
         moves = whole - mixed.positions
         assert np.ptp(moves, axis=0).max() < 1e-9
@@ -122,9 +122,9 @@ class TestMolecules:
         assert not molecules.finite.any()
         same = molecules.whole(system.positions, system.cell, system.pbc)
         np.testing.assert_array_equal(same, system.positions)
-        moved = molecules.wrapped(system.positions + 30.0, system.cell, system.pbc)
+        moved = molecules.wrap(system.positions + 30.0, system.cell, system.pbc)
         np.testing.assert_allclose(
-            moved, wrapped(system.positions + 30.0, system.cell, system.pbc), atol=1e-9
+            moved, wrap_positions(system.positions + 30.0, system.cell, system.pbc), atol=1e-9
         )
 
     def test_bonds_of_a_file_go_before_radii(self, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ class TestMolecules:
 
     def test_atoms_are_wrapped_along_periodic_directions_alone(self) -> None:
         cell, pbc = np.diag([4.0, 5.0, 0.0]), np.array([True, True, False])
-        moved = wrapped(np.array([[9.0, -1.0, 77.0]]), cell, pbc)
+        moved = wrap_positions(np.array([[9.0, -1.0, 77.0]]), cell, pbc)
         np.testing.assert_allclose(moved, [[1.0, 4.0, 77.0]])
 
 

@@ -39,7 +39,7 @@ from mdgraph.errors import InputError, StressUndefinedError, name_some
 from mdgraph.evaluators import Evaluator
 from mdgraph.fused.verification import self_check
 from mdgraph.gpu.graphs import GraphPool
-from mdgraph.io.structures import CHARGE_KEYS, SINGLETS, from_ase, held_atoms
+from mdgraph.io.structures import CHARGE_KEYS, SINGLETS, fixed_atoms, from_ase
 from mdgraph.models import Potential, check_coulomb_range
 from mdgraph.precision import Precision, precision_named
 from mdgraph.system import System, total_charge
@@ -129,7 +129,7 @@ class Constraints:
         Raises:
             InputError: constraints other than FixAtoms and FixCom, or both together.
         """
-        mask = held_atoms(atoms)
+        mask = fixed_atoms(atoms)
         fixed = () if mask is None else tuple(np.flatnonzero(mask).tolist())
         # Not isinstance: a subclass constrains something else.
         kinds = {type(constraint) for constraint in atoms.constraints}
@@ -288,13 +288,13 @@ class Buffers:
         Raises:
             InputError: systems that the potential refuses.
         """
-        charged = [self._charged(system) for system in systems]
+        charged = [self._with_total_charge(system) for system in systems]
         self._empty()
         return charged
 
     def _for(self, system: System) -> Calculation:
         """A kept calculation that fits the system, or a new one."""
-        charged = self._charged(system)
+        charged = self._with_total_charge(system)
         key = (system.numbers.tobytes(), system.pbc.tobytes(), charged.charge)
         before, known = self._current, key in self._pool
         self._current = None  # a reference here would keep what the pool drops
@@ -317,7 +317,7 @@ class Buffers:
             graphs=shared,
         )
 
-    def _charged(self, system: System) -> System:
+    def _with_total_charge(self, system: System) -> System:
         """The system with its total charge; see `release_for`."""
         advice = "coulomb_cutoff=12.0 for a reaction field"
         check_coulomb_range(self.evaluator.cutoffs, bool(system.pbc.any()), advice)

@@ -530,7 +530,7 @@ class EngineDynamics(KnownArguments, MolecularDynamics):
         self._sync.update_atoms()
 
 
-def drawn_seed(seed: int | None, rng: Any) -> int:
+def choose_seed(seed: int | None, rng: Any) -> int:
     """The seed, or one drawn from NumPy's global generator, as ASE's dynamics draw theirs.
 
     So a script that calls `np.random.seed` repeats. Raises InputError for a generator, which

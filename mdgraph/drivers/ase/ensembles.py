@@ -9,7 +9,7 @@ from ase import Atoms, units
 
 from mdgraph import engine
 from mdgraph.arguments import checked, real_number, renamed_keywords
-from mdgraph.drivers.ase.dynamics import EngineDynamics, drawn_seed, in_fs, kelvin
+from mdgraph.drivers.ase.dynamics import EngineDynamics, choose_seed, in_fs, kelvin
 from mdgraph.ensembles import ENSEMBLES
 from mdgraph.errors import InputError, MDGraphFutureWarning
 
@@ -65,7 +65,7 @@ class Langevin(EngineDynamics):
             raise InputError("Langevin dynamics need a friction; 1e-3 / ase.units.fs is 1/ps.")
         self.temperature_K = kelvin(temperature, temperature_K, "eV")
         self.friction = friction
-        seed = drawn_seed(seed, rng)
+        seed = choose_seed(seed, rng)
         super().__init__(atoms, timestep, seed=seed, fixcm=fixcm, **options)
 
     def _integrator(self) -> engine.Integrator:
@@ -125,7 +125,7 @@ class Bussi(EngineDynamics):
         """
         self.temperature_K = temperature_K
         self.taut = taut
-        super().__init__(atoms, timestep, seed=drawn_seed(seed, rng), **options)
+        super().__init__(atoms, timestep, seed=choose_seed(seed, rng), **options)
 
     def _integrator(self) -> engine.Integrator:
         return engine.StochasticVelocityRescaling(

@@ -77,7 +77,9 @@ def relax(
         SimulationError: forces that are not finite; it names the structure by its place.
             Structures that converged before keep their minima.
     """
-    structures = [structures] if isinstance(structures, Atoms) else list(_iterated(structures))
+    structures = (
+        [structures] if isinstance(structures, Atoms) else list(_check_iterable(structures))
+    )
     for place, atoms in enumerate(structures):
         if not isinstance(atoms, Atoms):
             raise InputError(f"Structure {place} is {type(atoms).__name__}; relax takes Atoms.")
@@ -103,7 +105,7 @@ def relax(
     return converged
 
 
-def _iterated(structures: Any) -> Iterable[Any]:
+def _check_iterable(structures: Any) -> Iterable[Any]:
     if not isinstance(structures, Iterable):
         raise InputError(
             f"relax takes Atoms or a list of them; {type(structures).__name__} is neither."

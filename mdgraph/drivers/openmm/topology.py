@@ -295,7 +295,7 @@ def check_unit(structure: System, bonds: NDArray[np.int64]) -> None:
     try:
         check_lengths([structure])
     except InputError:
-        raise InputError(_crowded(structure)) from None
+        raise InputError(_crowded_text(structure)) from None
 
 
 def _check_bonds(structure: System, bonds: NDArray[np.int64]) -> None:
@@ -364,7 +364,7 @@ def _to_nearest_image(vectors: Array, structure: System) -> Array:
     return nearest
 
 
-def _crowded(structure: System) -> str:
+def _crowded_text(structure: System) -> str:
     room = f"{len(structure.numbers)} atoms span {_in_nm(np.ptp(structure.positions, axis=0))}"
     if structure.pbc.any():
         room += f" in a box of {_in_nm(np.linalg.norm(structure.cell, axis=1))}"

@@ -16,7 +16,7 @@ from mdgraph.analysis.free_energies import (
     FreeEnergyProfile,
     ProfileGrid,
     WeightedSeries,
-    normalised,
+    normalise,
     profile_grid,
     weighted_profile,
 )
@@ -548,8 +548,8 @@ def _hill_profile(
             known = hills.before(end)
             if hills.bias_factor <= 1.0:
                 known = known.mean_from(hills.times[0] + (1.0 - _AVERAGED) * share * length)
-            parts.append(normalised(known.free_energy(points), grid, kt))
-        return normalised(np.mean(parts, axis=0), grid, kt)
+            parts.append(normalise(known.free_energy(points), grid, kt))
+        return normalise(np.mean(parts, axis=0), grid, kt)
 
     profile = FreeEnergyProfile(
         grid=grid, kt=kt, values=mean_of(1.0), halves=(mean_of(0.5), mean_of(0.75))
