@@ -20,9 +20,9 @@ from mdgraph.analysis.molecules import (
     HistogramResult,
     MoleculeRMSD,
 )
-from mdgraph.analysis.plots import recorded_figure
-from mdgraph.analysis.plots_trajectory import (
+from mdgraph.analysis.plots import (
     histogram_figure,
+    recorded_figure,
     rmsd_figure,
     series_figure,
     spectrum_figure,
