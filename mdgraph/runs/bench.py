@@ -251,7 +251,7 @@ def modes(device: torch.device) -> tuple[Mode, ...]:
     if device.type == "cuda":
         return (
             Mode("eager", "reference", _eager),
-            Mode("whole step in a graph", "reference", _graphed),
+            Mode("whole step in a graph", "reference", _one_graph_a_step),
             Mode("eager", "fused", _eager),
             Mode("graph and skin as measured", None, _as_measured),
         )
@@ -276,7 +276,7 @@ def _eager(simulation: Simulation) -> Repeated:
     return _with_skin(0.0)(simulation)
 
 
-def _graphed(simulation: Simulation) -> Repeated:
+def _one_graph_a_step(simulation: Simulation) -> Repeated:
     simulation.step_graphs.graphed, simulation.step_graphs.longest = True, 1
     run = _with_skin(0.0)(simulation)
     with simulation.unchanged():
@@ -330,11 +330,11 @@ def profile(simulation: Simulation, interval: float, seconds: float) -> dict[str
         model = time_of(lambda: calculation.evaluator.evaluate_(state, lists))
         # Atoms do not move here, so an update only checks whether the list must be built.
         listing = time_of(update_lists) + time_of(build_lists) / interval
-        integrator = milliseconds(_integrating(simulation), device, seconds / 4.0)
+        integrator = milliseconds(_integrator_steps(simulation), device, seconds / 4.0)
     return dict(zip(PARTS, (model, listing, integrator), strict=True))
 
 
-def _integrating(simulation: Simulation) -> Repeated:
+def _integrator_steps(simulation: Simulation) -> Repeated:
     """Runs steps of the integrator alone, without neighbor lists and forces."""
 
     def step(number: int | None) -> None:
@@ -495,7 +495,7 @@ class Benchmark:
         """
         *lower, last = self._modes
         simulation = self._simulation_with(self._evaluator)
-        top, interval = self._timed(last, simulation)
+        top, interval = self._time_mode(last, simulation)
         about = {
             "evaluator": self._evaluator,
             "captured_as_cuda_graph": simulation.graphed,
@@ -514,7 +514,7 @@ class Benchmark:
         reason = self._obstacle(evaluator)
         if reason is None:
             try:
-                return self._timed(mode, self._simulation_with(evaluator))[0]
+                return self._time_mode(mode, self._simulation_with(evaluator))[0]
             except ModeError as error:
                 reason = str(error)
             except torch.OutOfMemoryError:
@@ -522,7 +522,7 @@ class Benchmark:
                 self._simulation = None
         return {"name": mode.title(self._evaluator), "reason": reason}
 
-    def _timed(self, mode: Mode, simulation: Simulation) -> tuple[dict[str, Any], float | None]:
+    def _time_mode(self, mode: Mode, simulation: Simulation) -> tuple[dict[str, Any], float | None]:
         """A row, and steps between builds of the neighbor list (None without a build)."""
         device, timestep = self._case.device, self._configuration.timestep_fs
         begin_peak(device)

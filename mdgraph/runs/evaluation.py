@@ -105,7 +105,7 @@ class FrameWork(ABC):
             try:
                 with memory_failures(self.device):
                     systems, results, notes = self.results(block.systems, block.names, check)
-                return _evaluated(block, systems, results, notes, block.failure)
+                return _result_block(block, systems, results, notes, block.failure)
             except MDGraphError:
                 return self._one_by_one(block, check)
 
@@ -127,7 +127,7 @@ class FrameWork(ABC):
             notes += note
         if not results:
             return ResultBlock(block.number, block.first, [], [], None, failure=failure)
-        return _evaluated(block, systems, results, notes, failure)
+        return _result_block(block, systems, results, notes, failure)
 
     def _self_check(self, block: SystemBlock) -> None:
         """Runs the self-check on the first frame of the device, once."""
@@ -407,7 +407,7 @@ def _stream_of(configuration: FramesConfig, work_on: WorkOn, ranks: StreamRanks)
     if len(devices) == 1 and (ranks.rank or ranks.count == 1):
         (name,) = devices
         task = DeviceTask(name, workers, ahead, (configuration, work_on, devices[name]))
-        return _evaluating_here(task)
+        return _stream_here(task)
     cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // len(devices))))
     shares = [len(range(place, workers, len(devices))) for place in range(len(devices))]
@@ -429,7 +429,7 @@ def _stream_of(configuration: FramesConfig, work_on: WorkOn, ranks: StreamRanks)
     )
 
 
-def _evaluating_here(task: DeviceTask) -> _Stream:
+def _stream_here(task: DeviceTask) -> _Stream:
     """What evaluates on a device in this process; raises MDGraphError."""
     configuration, work_on, device = task.arguments
     with ExitStack() as stack:
@@ -445,7 +445,7 @@ def _evaluating_here(task: DeviceTask) -> _Stream:
         stack.pop_all()
     stages = DeviceStages(
         name=task.device,
-        parse=_Parsing(configuration, source).parsed,
+        parse=_Parsing(configuration, source).parse,
         evaluate=work.evaluate,
         text=text_of,
         workers=workers,
@@ -468,7 +468,7 @@ class _Parsing:
     source: Source
     notices: list[str] = field(default_factory=list)
 
-    def parsed(self, block: FrameBlock, convert: Convert) -> SystemBlock:
+    def parse(self, block: FrameBlock, convert: Convert) -> SystemBlock:
         """The frames before the first that is broken, or that the potential cannot take."""
         parse = partial(parse_block, charge=self.configuration.charge)
         parsed: SystemBlock = convert(parse, block)
@@ -554,7 +554,7 @@ def serve_device() -> NoReturn:
     service = DeviceService()
     stream, failure = None, None
     try:
-        stream = _evaluating_here(service.task)
+        stream = _stream_here(service.task)
     except MDGraphError as error:
         failure = error
     service.begin(failure)
@@ -577,7 +577,7 @@ def text_of(block: ResultBlock, convert: Convert) -> TextBlock:
     return replace(text, notes=block.notes, failure=failure)
 
 
-def _evaluated(
+def _result_block(
     block: SystemBlock,
     systems: Sequence[System],
     results: Sequence[EvaluationResult],

@@ -264,7 +264,7 @@ def advance(
             interval = max(interval, run.meeting_interval)
         writers = files.all()
         if uncertainty is not None:
-            stack.enter_context(uncertainty.writing(folder.uncertainty, first))
+            stack.enter_context(uncertainty.open_log(folder.uncertainty, first))
             writers.append(uncertainty.log)
         checkpoint = CheckpointReporter(folder.checkpoint, interval, writers, last)
         observed = ObservedReporter(run, simulation)

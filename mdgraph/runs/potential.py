@@ -110,10 +110,10 @@ def read_potential(configuration: Configuration) -> Source:
     """
     inner = None
     if isinstance(configuration, MDConfig) and configuration.inner_potential is not None:
-        inner = _loaded(configuration.inner_potential)
+        inner = _load_source(configuration.inner_potential)
         if "coulomb" in inner.potential.list_roles.places:
             inner = _with_coulomb_cutoff(inner, configuration)
-    source = _loaded(configuration.potential, configuration.layout)
+    source = _load_source(configuration.potential, configuration.layout)
     source = replace(_with_coulomb_cutoff(source, configuration), inner=inner)
     terms = configuration.terms or ()
     potential = source.potential
@@ -127,7 +127,7 @@ def read_potential(configuration: Configuration) -> Source:
     return replace(source, potential=whole, own_terms=own)
 
 
-def _loaded(potential: str, layout: Layout = "auto") -> Source:
+def _load_source(potential: str, layout: Layout = "auto") -> Source:
     location = locate(potential)
     module = load(location.name or potential, layout=layout)
     path, reference = location.weights, location.reference

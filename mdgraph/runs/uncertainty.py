@@ -192,7 +192,7 @@ class UncertaintyReporter:
 
     Attributes:
         interval: see Reporter.
-        log: open within `writing`.
+        log: open within `open_log`.
     """
 
     log: LogWriter
@@ -242,7 +242,7 @@ class UncertaintyReporter:
         self._measures += [ENERGY_SIGMA] * (self._sigma is not None)
 
     @contextmanager
-    def writing(self, path: Path, step: int) -> Iterator[None]:
+    def open_log(self, path: Path, step: int) -> Iterator[None]:
         """Opens the log, after `step` if the file exists; raises FileError."""
         with (
             LogWriter.resume(path, step)
@@ -252,7 +252,7 @@ class UncertaintyReporter:
             yield
 
     def check(self, path: Path, step: int) -> None:
-        """Raises FileError if `writing` cannot go on after a step; changes nothing."""
+        """Raises FileError if `open_log` cannot go on after a step; changes nothing."""
         if step < self.interval and not path.exists():
             return  # a run that was killed before its first row
         with LogWriter.resuming(path, step) as (_, rows):

@@ -150,7 +150,7 @@ def biased_profile(runs: BiasedRuns, options: FreeEnergyOptions) -> ProfileResul
     along = options.along or _default_variables(runs)
     _check_options(options, along, runs)
     result = _MAKERS[method](runs, along, options)
-    result.warnings[:0] = runs.warnings + _unexchanged(runs)
+    result.warnings[:0] = runs.warnings + _exchange_warnings(runs)
     if runs.exchanges:
         result.numbers["exchanges"] = list(runs.exchanges)
     for sentence in result.warnings:
@@ -262,7 +262,7 @@ class _Equilibrated:
         }
 
 
-def _equilibrated(
+def _equilibrium_part(
     run: BiasedRun,
     along: Sequence[str],
     runs: BiasedRuns,
@@ -413,7 +413,7 @@ def _histogram(
     """-kT ln p of unbiased runs."""
     if not runs.runs:
         raise InputError("HILLS alone have no samples; give the COLVAR too.")
-    result = _weighted(runs, along, options, biased=False)
+    result = _profile_of_samples(runs, along, options, biased=False)
     if are_biased(runs):
         result.warnings.insert(
             0,
@@ -428,7 +428,7 @@ def are_biased(runs: BiasedRuns) -> bool:
     return any(run.fixed_columns or run.metadynamics is not None for run in runs.runs)
 
 
-def _reweighted(
+def _profile_by_reweighting(
     runs: BiasedRuns, along: tuple[str, ...], options: FreeEnergyOptions
 ) -> ProfileResult:
     """Samples weighted by exp(V/kT), for metadynamics by exp((V - c(t))/kT)."""
@@ -441,15 +441,15 @@ def _reweighted(
             "Several runs with biases are joined by their windows; give those of other programs "
             "by --windows TABLE, with a row '#! FIELDS file phi kappa_phi' for each."
         )
-    return _weighted(runs, along, options, biased=True)
+    return _profile_of_samples(runs, along, options, biased=True)
 
 
-def _weighted(
+def _profile_of_samples(
     runs: BiasedRuns, along: tuple[str, ...], options: FreeEnergyOptions, *, biased: bool
 ) -> ProfileResult:
     kt = MOLAR_BOLTZMANN * runs.temperature
     share = _METADYNAMICS_START if runs.hills else None
-    parts = [_equilibrated(run, along, runs, options, share) for run in runs.runs]
+    parts = [_equilibrium_part(run, along, runs, options, share) for run in runs.runs]
     grid = _grid(runs, along, np.concatenate([part.values for part in parts]), options)
     series = []
     offsets: dict[
@@ -574,7 +574,7 @@ def _hill_profile(
     if runs.runs:
         ranges = tuple((float(edges[0]), float(edges[-1])) for edges in grid.edges)
         same = replace(options, bins=grid.shape, ranges=ranges)
-        other = _reweighted(runs, along, same)
+        other = _profile_by_reweighting(runs, along, same)
         result.other = other.profile
         result.numbers |= other.numbers
         result.warnings = other.warnings
@@ -600,12 +600,14 @@ def rms_difference(one: NDArray[np.float64], other: NDArray[np.float64], kt: flo
     return float(np.sqrt(np.mean((one - other)[low] ** 2))) if low.any() else math.nan
 
 
-def _joined(runs: BiasedRuns, along: tuple[str, ...], options: FreeEnergyOptions) -> ProfileResult:
+def _profile_by_mbar(
+    runs: BiasedRuns, along: tuple[str, ...], options: FreeEnergyOptions
+) -> ProfileResult:
     """Windows with static biases, joined by MBAR."""
     if runs.hills:
         raise InputError("MBAR joins fixed biases, and hills grow; use --method reweight.")
     kt = MOLAR_BOLTZMANN * runs.temperature
-    parts = [_equilibrated(run, along, runs, options) for run in runs.runs]
+    parts = [_equilibrium_part(run, along, runs, options) for run in runs.runs]
     grid = _grid(runs, along, np.concatenate([part.values for part in parts]), options)
     states: dict[tuple[StaticBias, ...], list[_Equilibrated]] = defaultdict(list)
     for part in parts:
@@ -690,7 +692,7 @@ def _between(one: Sequence[StaticBias], other: Sequence[StaticBias]) -> str:
     return f"at {', '.join(words)}" if words else "between them"
 
 
-def _unexchanged(runs: BiasedRuns) -> list[str]:
+def _exchange_warnings(runs: BiasedRuns) -> list[str]:
     """Warnings about neighboring windows between which no exchange was accepted."""
     warnings = []
     for exchange in runs.exchanges:
@@ -725,8 +727,8 @@ def _without_volume(profile: FreeEnergyProfile) -> FreeEnergyProfile:
 
 
 _MAKERS: Final = {
-    "mbar": _joined,
+    "mbar": _profile_by_mbar,
     "hills": _hill_profile,
-    "reweight": _reweighted,
+    "reweight": _profile_by_reweighting,
     "histogram": _histogram,
 }

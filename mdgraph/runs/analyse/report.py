@@ -329,7 +329,7 @@ def _read(
                 words.remove(word)
         if words:
             quantities[quantity] = words
-    for index in _followed(frames):
+    for index in _with_progress(frames):
         frame = trajectory[index]
         for quantity, words in [*quantities.items()]:
             try:
@@ -348,7 +348,7 @@ def _read(
     return outcomes, left_out
 
 
-def _followed(frames: Sequence[int]) -> Iterator[int]:
+def _with_progress(frames: Sequence[int]) -> Iterator[int]:
     """The frames, with a bar on a terminal, else with a line in the log each minute."""
     bar = tqdm(frames, "analyse", unit="frame", disable=None)
     if not bar.disable:

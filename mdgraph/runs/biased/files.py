@@ -63,7 +63,9 @@ class ColvarFile:
         biases = simulation.calculation.biases
         assert biases is not None
         self.interval = interval
-        self._writers = [stack.enter_context(_resumed(part.colvar, simulation)) for part in parts]
+        self._writers = [
+            stack.enter_context(_resume_table(part.colvar, simulation)) for part in parts
+        ]
         self._factors = np.array(
             [
                 UNITS[biases.units[name]] if name in biases.units else UNITS["eV"]
@@ -127,7 +129,7 @@ def _own_table(path: Path, fields: Sequence[str]) -> PlumedTable:
     return table
 
 
-def _resumed(path: Path, simulation: Simulation) -> PlumedWriter:
+def _resume_table(path: Path, simulation: Simulation) -> PlumedWriter:
     """A table opened at the step of the simulation; raises FileError."""
     time, timestep = 1e-3 * simulation.time, 1e-3 * simulation.timestep
     return PlumedWriter.resume(path, time, timestep, digits=_DIGITS)
@@ -187,10 +189,10 @@ class HillsFile:
         each = math.lcm(every, simulation.together)
         self.interval = rows * every // each * each
         assert self.interval, "hills are overwritten before they are read"
-        self._writers = [stack.enter_context(_resumed(path, simulation)) for path in paths]
-        self._last = self._written(paths[0])
+        self._writers = [stack.enter_context(_resume_table(path, simulation)) for path in paths]
+        self._last = self._last_step(paths[0])
 
-    def _written(self, path: Path) -> int:
+    def _last_step(self, path: Path) -> int:
         """Step of the last hill in a file."""
         steps = _steps(read_plumed(path), self._simulation)
         return int(steps[-1]) if len(steps) else 0

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from mdgraph.devices import ProcessRank
 from mdgraph.errors import LostRankError, MDGraphError
 from mdgraph.runs.streams.blocks import FrameBlock, TextBlock, with_plain_failure
-from mdgraph.runs.streams.workers import Answers, StreamProcess, unexpected
+from mdgraph.runs.streams.workers import Answers, StreamProcess, unexpected_error
 
 _DONE: Final = "done"
 
@@ -128,7 +128,7 @@ class DeviceService:
 
     def fail(self, error: Exception) -> None:
         """Says what no input is to blame for."""
-        self._give(unexpected(error, f"the process of {self.task.device}"))
+        self._give(unexpected_error(error, f"the process of {self.task.device}"))
 
     def _give(self, message: object) -> None:
         try:

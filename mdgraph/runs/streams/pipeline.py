@@ -202,19 +202,19 @@ class Pipeline:
         if device is not None and not converters:
             converters = [("batching", None)]
         threads = [
-            self._thread(self._reading, read),
-            *(self._thread(self._converting, *item, device) for item in converters),
-            self._thread(self._writing),
-            *(self._thread(self._receiving, link) for link in self._links),
+            self._thread(self._read_blocks, read),
+            *(self._thread(self._convert_blocks, *item, device) for item in converters),
+            self._thread(self._write_blocks),
+            *(self._thread(self._receive_blocks, link) for link in self._links),
         ]
-        senders = [self._thread(self._sending, link) for link in self._links]
+        senders = [self._thread(self._send_blocks, link) for link in self._links]
         interval = sys.getswitchinterval()
         sys.setswitchinterval(_TURN)
         try:
             for thread in (*threads, *senders):
                 thread.start()
             if device is not None:
-                self._evaluating(device)
+                self._evaluate_blocks(device)
             self._wait(None, self._is_written)
         except PipelineStopped:
             pass
@@ -256,9 +256,9 @@ class Pipeline:
             self._changed.notify_all()
 
     def _thread(self, body: Callable[..., None], *arguments: Any) -> threading.Thread:
-        return threading.Thread(target=self._guarded, args=(body, arguments), daemon=True)
+        return threading.Thread(target=self._run_guarded, args=(body, arguments), daemon=True)
 
-    def _guarded(self, body: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    def _run_guarded(self, body: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         try:
             body(*arguments)
         except PipelineStopped:
@@ -307,7 +307,7 @@ class Pipeline:
                 if ended():
                     return None
 
-    def _reading(self, read: Callable[[Callable[[FrameBlock], None]], None]) -> None:
+    def _read_blocks(self, read: Callable[[Callable[[FrameBlock], None]], None]) -> None:
         clock = self.clocks["reading"]
 
         def put(block: FrameBlock) -> None:
@@ -326,7 +326,7 @@ class Pipeline:
 
         self._put(end)
 
-    def _converting(self, name: str, worker: Worker | None, device: DeviceStages) -> None:
+    def _convert_blocks(self, name: str, worker: Worker | None, device: DeviceStages) -> None:
         """Parses blocks, and formats results if a worker does that."""
 
         def ready() -> bool:
@@ -360,7 +360,7 @@ class Pipeline:
     def _keep_systems(self, block: SystemBlock) -> None:
         self._systems[block.number] = block
 
-    def _evaluating(self, device: DeviceStages) -> None:
+    def _evaluate_blocks(self, device: DeviceStages) -> None:
         """Takes blocks in order, as those before decide the shapes of batches."""
 
         def ready() -> bool:
@@ -386,7 +386,7 @@ class Pipeline:
     def _keep(self, block: ResultBlock | TextBlock) -> None:
         self._results[block.number] = block
 
-    def _sending(self, link: Link) -> None:
+    def _send_blocks(self, link: Link) -> None:
         """Gives a link blocks while it has the fewest of those that have room."""
 
         def ready() -> bool:
@@ -406,7 +406,7 @@ class Pipeline:
         while (block := self._next_item(None, ready, take, ended)) is not None:
             link.send(block)
 
-    def _receiving(self, link: Link) -> None:
+    def _receive_blocks(self, link: Link) -> None:
         while True:
             self._wait(None, lambda: bool(self._under_way[link.name]) or self._is_written())
             if self._is_written():
@@ -420,7 +420,7 @@ class Pipeline:
         """Keeps a block under the number that it has here; a link gives them back in order."""
         self._keep(replace(block, number=self._under_way[link.name].popleft()))
 
-    def _writing(self) -> None:
+    def _write_blocks(self) -> None:
         while True:
             self._wait("writing", lambda: self._written in self._results or self._is_written())
             if self._is_written():

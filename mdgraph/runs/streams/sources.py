@@ -31,7 +31,7 @@ from mdgraph.io.formats import format_of, read_trajectory
 from mdgraph.io.structures import is_xyz, read_systems, split_frame
 from mdgraph.io.xyz import BufferedLines, frame_texts, open_xyz
 from mdgraph.runs.streams.blocks import FrameBlock, PackedFrames, RawFrame, with_plain_failure
-from mdgraph.runs.streams.workers import Answers, StreamProcess, unexpected
+from mdgraph.runs.streams.workers import Answers, StreamProcess, unexpected_error
 from mdgraph.system import System
 
 STANDARD_INPUT: Final = "-"
@@ -339,5 +339,5 @@ def serve() -> None:
     except BrokenPipeError:
         pass
     except Exception as error:  # noqa: BLE001  # raised again where it was started
-        answers.give(unexpected(error, "the process that reads frames"))
+        answers.give(unexpected_error(error, "the process that reads frames"))
     os._exit(0)

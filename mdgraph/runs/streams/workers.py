@@ -36,8 +36,8 @@ from mdgraph.runs.streams.blocks import (
 from mdgraph.signals import SIGNALS
 from mdgraph.system import System, SystemArrays, total_charge
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 _SERVE: Final = "from mdgraph.runs.streams.workers import serve; serve()"
 
@@ -124,7 +124,7 @@ def _evaluation(
     )
 
 
-def run_here(convert: Callable[[Given], Made], block: Given) -> Made:
+def run_here(convert: Callable[[Input], Output], block: Input) -> Output:
     """Converts a block in this process, as `Worker.convert` does in another one."""
     return convert(block)
 
@@ -174,7 +174,7 @@ class StreamProcess:
         with self._naming_end():
             message, logged = pickle.load(self._process.stdout)
         for text in logged:
-            say_once(*text)
+            log_once(*text)
         if isinstance(message, BaseException):
             raise message
         return message
@@ -224,7 +224,7 @@ class Worker(StreamProcess):
             # In a session of its own, so that Ctrl-C comes to the process that started it alone.
             self._start("-c", _SERVE, stdin=subprocess.PIPE, start_new_session=True)
 
-    def convert(self, convert: Callable[[Given], Made], block: Given) -> Made:
+    def convert(self, convert: Callable[[Input], Output], block: Input) -> Output:
         """Calls a function of this module, with arguments bound or without, in the process.
 
         Raises:
@@ -233,7 +233,7 @@ class Worker(StreamProcess):
         """
         self.start()
         self._send((convert, block))
-        made: Made = self._receive()
+        made: Output = self._receive()
         return made
 
 
@@ -267,17 +267,17 @@ _PIPE: Final = 1 << 20
 """Bytes, as many as a user without privileges may ask for."""
 
 
-_said: Final[set[str]] = set()
+_logged_texts: Final[set[str]] = set()
 
 
-def say_once(name: str, level: int, text: str) -> None:
+def log_once(name: str, level: int, text: str) -> None:
     """Logs what a worker logged, which others may log too."""
-    if text not in _said:
-        _said.add(text)
+    if text not in _logged_texts:
+        _logged_texts.add(text)
         logging.getLogger(name).log(level, "%s", text)
 
 
-class KeptMessages(logging.Handler):
+class MessageBuffer(logging.Handler):
     """Keeps what is logged for the process that asked."""
 
     def __init__(self) -> None:
@@ -301,7 +301,7 @@ class Answers:
             signal.signal(number, signal.SIG_IGN)
         self._pipe = os.fdopen(os.dup(1), "wb")
         os.dup2(2, 1)  # what any library prints is no message
-        self._logged = KeptMessages()
+        self._logged = MessageBuffer()
         logging.getLogger().addHandler(self._logged)
 
     def give(self, message: Any) -> None:
@@ -310,7 +310,7 @@ class Answers:
         send(self._pipe, (message, logged))
 
 
-def unexpected(error: Exception, process: str) -> RuntimeError:
+def unexpected_error(error: Exception, process: str) -> RuntimeError:
     """An error that no input is to blame for, as one that can be pickled, with its process."""
     return RuntimeError(f"{type(error).__name__} in {process}: {error}")
 
@@ -325,7 +325,7 @@ def serve() -> None:
             try:
                 answer = with_plain_failure(convert(block))
             except Exception as error:  # noqa: BLE001  # raised again where it was called
-                answer = unexpected(error, "a process that converts frames")
+                answer = unexpected_error(error, "a process that converts frames")
             answers.give(answer)
     except (EOFError, OSError, pickle.UnpicklingError):
         os._exit(0)  # the other one ended, and buffers have nobody to go to
