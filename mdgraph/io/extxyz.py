@@ -74,7 +74,7 @@ class ExtendedXYZWriter(TrajectoryWriter):
         ends = [""] * len(system)
         if system.fixed is not None:
             self._columns += _HELD
-            ends = [" F" if held else " T" for held in system.fixed]
+            ends = [" F" if fixed else " T" for fixed in system.fixed]
         self._atom_lines = "".join(
             f"{symbol} {triple} {_NUMBER % mass}{others}{end}\n"
             for symbol, mass, end in zip(system.symbols, system.masses, ends, strict=True)

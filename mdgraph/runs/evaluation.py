@@ -225,7 +225,7 @@ class FrameCounts:
     """Number of frames that were written, and of those that were there before."""
 
     frames: int
-    held: int = 0
+    previous: int = 0
 
 
 def evaluate(configuration: EvalConfig) -> FrameCounts:
@@ -280,7 +280,7 @@ def relax_frames(configuration: RelaxConfig) -> RelaxationCounts:
             configuration.steps,
             name_some([*moving, *[""] * (count - len(moving))], _NAMED),
         )
-    return RelaxationCounts(counts.frames, counts.held, counts.frames - count)
+    return RelaxationCounts(counts.frames, counts.previous, counts.frames - count)
 
 
 _NAMED: Final = 8
@@ -492,7 +492,7 @@ def _write(
     """Reads, and writes what is evaluated."""
     configuration = stream.configuration
     files = StreamSource(configuration.structures, configuration.wait_s)
-    progress = StreamProgress(title, results.held.count)
+    progress = StreamProgress(title, results.previous.count)
 
     def write(block: TextBlock) -> None:
         written = results.append(block)
@@ -506,7 +506,7 @@ def _write(
     reader = open_reader(
         files,
         stream.block,
-        results.held.count,
+        results.previous.count,
         pipeline.check,
         has_workers=stream.has_workers,
     )
@@ -522,7 +522,7 @@ def _write(
         results.close()
     if progress.frames > 1:
         logger.info("%s.", progress.sentence(pipeline.waiting(), pipeline.computing()))
-    return FrameCounts(progress.frames, results.held.count)
+    return FrameCounts(progress.frames, results.previous.count)
 
 
 def _serve(

@@ -383,9 +383,9 @@ def selections_of(
             with prefix_errors(_number_text(number, count)):
                 atoms = known[key] = known.get(key) or select_atoms(key[1], system)
             selections[name].append(atoms)
-    held = [system.fixed_atoms for system in systems]
-    if any(held):
-        pairs = zip(selections.get("fix", [[]] * len(systems)), held, strict=True)
+    fixed = [system.fixed_atoms for system in systems]
+    if any(fixed):
+        pairs = zip(selections.get("fix", [[]] * len(systems)), fixed, strict=True)
         selections["fix"] = [sorted({*chosen, *own}) for chosen, own in pairs]
     return selections
 

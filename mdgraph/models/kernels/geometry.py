@@ -325,18 +325,18 @@ class EdgeFeatureKernels:
         """
         vectors = vectors.contiguous()
         along = vectors if change is None else change.contiguous()
-        held, number = self.pairs.undirected, len(self.means)
-        assert held is not None
-        radial = self.means.new_empty(len(held.one), number)
-        window = self.means.new_empty(len(held.one))
+        undirected, number = self.pairs.undirected, len(self.means)
+        assert undirected is not None
+        radial = self.means.new_empty(len(undirected.one), number)
+        window = self.means.new_empty(len(undirected.one))
         moments = self.means.new_empty(len(vectors), 9, self.elements, number + 1)
         with launching_on(vectors.device):
-            pairs_kernel[(len(held.one),)](
+            pairs_kernel[(len(undirected.one),)](
                 vectors,
                 along,
-                held.one,
-                held.other,
-                held.valid,
+                undirected.one,
+                undirected.other,
+                undirected.valid,
                 self.means,
                 self.betas,
                 radial,
@@ -366,15 +366,15 @@ class EdgeFeatureKernels:
     def adjoint(self, vectors: Tensor, gradients: tuple[Tensor, ...]) -> Tensor:
         """From the gradients of the three to those of the vectors."""
         vectors = vectors.contiguous()
-        held = self.pairs.undirected
-        assert held is not None
+        undirected = self.pairs.undirected
+        assert undirected is not None
         result = torch.empty_like(vectors)
         with launching_on(vectors.device):
             vectors_adjoint_kernel[(vectors.shape[0] * vectors.shape[1],)](
                 vectors,
                 self.pairs.index,
                 self.pairs.count,
-                held.number,
+                undirected.number,
                 self.kinds,
                 self.means,
                 self.betas,

@@ -403,7 +403,7 @@ def evaluate(config: ConfigFile = None, **options: Any) -> None:
 
     configuration = read_configuration(EvalConfig, config, given_options(options, EvalConfig))
     counts = evaluation.evaluate(configuration)
-    frames, out = counts.frames, f"{configuration.out}{_resumed_text(counts.held)}"
+    frames, out = counts.frames, f"{configuration.out}{_resumed_text(counts.previous)}"
     typer.echo(printable(f"{frames} frame{'s' * (frames != 1)} written to {out}"))
 
 
@@ -417,7 +417,7 @@ def relax(config: ConfigFile = None, **options: Any) -> None:
     configuration = read_configuration(RelaxConfig, config, given_options(options, RelaxConfig))
     counts = relax_frames(configuration)
     minima = f"{counts.converged} of {counts.frames} minima found"
-    out = f"{configuration.out}{_resumed_text(counts.held)}"
+    out = f"{configuration.out}{_resumed_text(counts.previous)}"
     typer.echo(printable(f"{minima}, written to {out}"))
 
 

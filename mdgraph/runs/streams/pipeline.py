@@ -466,16 +466,18 @@ def _converter(worker: Worker | None, number: int) -> Convert:
 class StreamProgress:
     """Frames, frames a second and who waits: a bar on a terminal, else a line a minute."""
 
-    def __init__(self, title: str, held: int) -> None:
+    def __init__(self, title: str, previous: int) -> None:
         """Shows an empty bar.
 
         Args:
             title: of the bar.
-            held: frames that are written before.
+            previous: frames that are written before.
         """
         self._title, self.frames = title, 0
         self._began = self._line = time.monotonic()
-        self._bar = tqdm(initial=held, desc=title, unit="frame", disable=None, dynamic_ncols=True)
+        self._bar = tqdm(
+            initial=previous, desc=title, unit="frame", disable=None, dynamic_ncols=True
+        )
 
     def update(
         self, frames: int, waiting: Mapping[str, float], computing: Mapping[str, float]

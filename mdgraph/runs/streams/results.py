@@ -25,16 +25,18 @@ class ResultsFile:
     """The file that a stream writes: complete frames alone, whenever it is killed.
 
     Attributes:
-        held: frames that are in it before the stream goes on.
+        previous: frames that are in it before the stream goes on.
     """
 
-    def __init__(self, path: Path, held: WrittenFrames, *, overwrite: bool, moves: bool) -> None:
+    def __init__(
+        self, path: Path, previous: WrittenFrames, *, overwrite: bool, moves: bool
+    ) -> None:
         """Opens nothing yet; see `opened`."""
-        self._path, self.held = path, held
+        self._path, self.previous = path, previous
         self._overwrite, self._moves = overwrite, moves
         self._file: AppendedFile | None = None
-        self._frames = held.count
-        self._is_checked = held.count == 0
+        self._frames = previous.count
+        self._is_checked = previous.count == 0
 
     @classmethod
     def opened(cls, configuration: FramesConfig) -> "ResultsFile":
@@ -51,9 +53,9 @@ class ResultsFile:
                 f"--out is {printable(path, 200)}, and extended XYZ is written; end the name in "
                 f"{' or '.join(suffixes)}."
             )
-        held = WrittenFrames()
+        previous = WrittenFrames()
         if configuration.resume:
-            held = written_frames(path)
+            previous = written_frames(path)
         else:
             refuse_existing(path, overwrite=configuration.overwrite, option=True)
         own = path.resolve()
@@ -61,7 +63,7 @@ class ResultsFile:
             raise InputError(f"--out is {printable(path, 200)}, which is read; give another name.")
         return cls(
             path,
-            held,
+            previous,
             overwrite=configuration.overwrite or configuration.resume,
             moves=isinstance(configuration, RelaxConfig),
         )
@@ -79,7 +81,7 @@ class ResultsFile:
             FileError: the disk refused; complete frames are kept.
         """
         start = max(0, self._frames - block.first)
-        last = self.held.count - 1 - block.first
+        last = self.previous.count - 1 - block.first
         if not self._is_checked and last < len(block):
             self._check_last(bytes(block.text(last, last + 1)))
             self._is_checked = True
@@ -88,8 +90,8 @@ class ResultsFile:
         content = block.text(start)
         if self._file is not None:
             self._file.append(content)
-        elif self.held.count:
-            self._file = AppendedFile(self._path, self.held.size)
+        elif self.previous.count:
+            self._file = AppendedFile(self._path, self.previous.size)
             self._file.append(content)
         else:
             # At once, so that a file is replaced by results alone, and none is left empty.
@@ -100,7 +102,7 @@ class ResultsFile:
 
     def _check_last(self, text: bytes) -> None:
         """Raises InputError if a frame of this stream is not the last one that was there."""
-        last = self.held.last
+        last = self.previous.last
         assert last is not None
         new = replace(last, content=text, atoms=int(text.split(b"\n", 1)[0]))
         before, now = from_xyz(last), from_xyz(new)
@@ -123,7 +125,7 @@ class ResultsFile:
                 )
         if fault is not None:
             raise InputError(
-                f"{self._path} holds {self.held.count:,} frames, and the last of them {fault}; "
+                f"{self._path} holds {self.previous.count:,} frames, and the last of them {fault}; "
                 "resume with the input and the options that it began with, "
                 "or give another --out."
             )

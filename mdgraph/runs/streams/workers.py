@@ -58,18 +58,18 @@ def parse_block(block: FrameBlock, charge: float | None = None) -> SystemBlock:
         uncharged = bool(np.isnan(arrays.charges).any())
         systems = arrays.with_charges(charges)
         return SystemBlock(block.number, block.first, names, systems, block.failure, uncharged)
-    made: list[System] = []
+    parsed: list[System] = []
     failure, uncharged = block.failure, False
     try:
         for name, content, frame in zip(names, contents, plain, strict=True):
             with prefix_errors(name):
                 system = content if isinstance(content, System) else from_xyz(content, frame)
                 uncharged |= system.charge is None
-                made.append(system.replace(charge=total_charge(system, charge)))
+                parsed.append(system.replace(charge=total_charge(system, charge)))
     except MDGraphError as error:
         failure = error
-    parsed = SystemArrays.of(made) if made else made
-    return SystemBlock(block.number, block.first, names[: len(made)], parsed, failure, uncharged)
+    own = SystemArrays.of(parsed) if parsed else parsed
+    return SystemBlock(block.number, block.first, names[: len(parsed)], own, failure, uncharged)
 
 
 def _parse_together(
@@ -233,8 +233,8 @@ class Worker(StreamProcess):
         """
         self.start()
         self._send((convert, block))
-        made: Output = self._receive()
-        return made
+        output: Output = self._receive()
+        return output
 
 
 def default_workers(devices: Sequence[str]) -> int:
