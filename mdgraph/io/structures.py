@@ -507,7 +507,7 @@ def from_xyz(frame: FrameText, plain: PlainFrame | None = None) -> System:
     if plain is None:
         atoms = parse_frame(frame)
         if atoms.constraints:
-            _say_constraints(frame.path)
+            _warn_of_constraints(frame.path)
         return from_ase(atoms)
     masses = plain.columns.get("masses")
     system = System(
@@ -542,7 +542,7 @@ def from_plain_frames(frames: Sequence[PlainFrame]) -> SystemArrays | None:
 
 
 @cache
-def _say_constraints(path: Path) -> None:
+def _warn_of_constraints(path: Path) -> None:
     _logger.warning("%s: its constraints are not used", path)
 
 

@@ -29,7 +29,7 @@ from mdgraph.neighbors.list import default_skin
 from mdgraph.precision import PRECISIONS
 from mdgraph.runs.config import BenchConfig
 from mdgraph.runs.folder import environment, evaluator_name, formula
-from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge
+from mdgraph.runs.potential import Source, log_neutral, read_potential, with_charge
 from mdgraph.system import System
 
 Repeated = Callable[[int], object]
@@ -207,7 +207,7 @@ def read_case(configuration: BenchConfig) -> Case:
         system = water(count)
     else:
         system = source.start()
-    say_neutral(system.charge is None, configuration, source)
+    log_neutral(system.charge is None, configuration, source)
     return Case(source, with_charge(system, configuration, source), device, synthetic)
 
 

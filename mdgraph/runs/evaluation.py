@@ -29,7 +29,7 @@ from mdgraph.fused.verification import say_unmeasured, self_check
 from mdgraph.memory import memory_failures
 from mdgraph.precision import precision_named
 from mdgraph.runs.config import EvalConfig, FramesConfig, RelaxConfig
-from mdgraph.runs.potential import Source, read_potential, say_neutral, with_charge
+from mdgraph.runs.potential import Source, log_neutral, read_potential, with_charge
 from mdgraph.runs.setup import descent
 from mdgraph.runs.streams.blocks import (
     FrameBlock,
@@ -473,7 +473,7 @@ class _Parsing:
         parse = partial(parse_block, charge=self.configuration.charge)
         parsed: SystemBlock = convert(parse, block)
         if parsed.uncharged and not self.notices:
-            say_neutral(True, self.configuration, self.source)
+            log_neutral(True, self.configuration, self.source)
             self.notices.append("neutral")
         if math.inf in self.source.potential.cutoffs:  # which no periodic frame can have
             for place, (name, system) in enumerate(zip(parsed.names, parsed.systems, strict=True)):

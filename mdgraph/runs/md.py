@@ -46,6 +46,8 @@ from mdgraph.runs.reporters import (
     write_ends,
 )
 from mdgraph.runs.setup import (
+    log_frames,
+    log_loose,
     make_simulation,
     make_structures,
     minimize_structures,
@@ -54,22 +56,20 @@ from mdgraph.runs.setup import (
     read_starts,
     record_fields,
     resolve_configuration,
-    say_frames,
-    say_loose,
     selections_of,
     with_replica_count,
 )
 from mdgraph.runs.summary import (
     draw_picture,
-    say_all_fixed,
-    say_cooling,
-    say_differences,
-    say_isolated,
-    say_plans,
-    say_pressure,
-    say_resonance,
-    say_switching,
-    say_without_forces,
+    log_all_fixed,
+    log_cooling,
+    log_differences,
+    log_isolated,
+    log_plans,
+    log_pressure,
+    log_resonance,
+    log_switching,
+    log_without_forces,
     switching,
 )
 from mdgraph.runs.uncertainty import UncertaintyReporter
@@ -383,8 +383,8 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
         join_ranks()
     if starts is None:
         starts = read_starts(configuration)
-        say_frames(configuration, starts)
-        say_loose(configuration, starts)
+        log_frames(configuration, starts)
+        log_loose(configuration, starts)
     configuration = with_replica_count(configuration, starts)
     if configuration.has_replicas:
         ranks = Ranks.join()
@@ -403,10 +403,10 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
     systems = make_structures(configuration, source, starts)
     selections = selections_of(configuration, systems)
     with memory_failures(device):
-        say_plans(configuration, source, run.own(systems), device)
+        log_plans(configuration, source, run.own(systems), device)
         if isinstance(configuration, MDConfig) and configuration.minimize:
             systems = minimize_structures(configuration, source, systems, device, selections)
-        say_resonance(configuration, source, systems, device, selections)
+        log_resonance(configuration, source, systems, device, selections)
         simulation = make_simulation(
             configuration, source, systems, device, ranks=ranks, selections=selections
         )
@@ -431,12 +431,12 @@ def start(configuration: RunConfig, starts: Sequence[System] | None = None) -> R
 
     with directory.new_run(run.folder.path, fill):
         logger.info("Degrees of freedom: %s.", simulation.degrees_text)
-        say_all_fixed(simulation)
-        say_isolated(simulation)
-        say_without_forces(simulation, source)
-        say_switching(source)
-        say_cooling(resolved_configuration, own, simulation)
-        say_pressure(resolved_configuration, simulation)
+        log_all_fixed(simulation)
+        log_isolated(simulation)
+        log_without_forces(simulation, source)
+        log_switching(source)
+        log_cooling(resolved_configuration, own, simulation)
+        log_pressure(resolved_configuration, simulation)
         deadline = _deadline(configuration, began)
         return advance(simulation, own, run, source, uncertainty, deadline)
 
@@ -605,7 +605,7 @@ def resume(
                 f"{configuration.total_steps}; ask for at least as many in all, "
                 f"{_longer(configuration, simulation.step)}."
             )
-        say_differences(record["environment"], environment(device))
+        log_differences(record["environment"], environment(device))
         if simulation.step < configuration.total_steps:
             logger.info("Going on from step %d of %d.", simulation.step, configuration.total_steps)
         else:

@@ -145,7 +145,7 @@ def _with_coulomb_cutoff(source: Source, configuration: Configuration) -> Source
     return replace(source, potential=source.potential.with_coulomb_cutoff(own))
 
 
-def say_neutral(uncharged: bool, configuration: Configuration, source: Source) -> None:
+def log_neutral(uncharged: bool, configuration: Configuration, source: Source) -> None:
     """Logs that the charge is taken as 0, if the potential uses charges and none is given.
 
     Args:

@@ -48,7 +48,7 @@ from mdgraph.runs.folder import (
     tuning_of_record,
 )
 from mdgraph.runs.observe import domain_monitors, observables_of
-from mdgraph.runs.potential import Source, say_neutral, with_charge
+from mdgraph.runs.potential import Source, log_neutral, with_charge
 from mdgraph.selection import select_atoms, spans_text
 from mdgraph.shipped import shipped_potentials
 from mdgraph.system import System
@@ -122,7 +122,7 @@ def read_starts(configuration: RunConfig) -> list[System]:
     ]
 
 
-def say_frames(configuration: RunConfig, starts: Sequence[System]) -> None:
+def log_frames(configuration: RunConfig, starts: Sequence[System]) -> None:
     """Logs which frames of which files a run begins from, where their names have a frame.
 
     Args:
@@ -145,7 +145,7 @@ def say_frames(configuration: RunConfig, starts: Sequence[System]) -> None:
         logger.info("%s.", text)
 
 
-def say_loose(configuration: RunConfig, starts: Sequence[System]) -> None:
+def log_loose(configuration: RunConfig, starts: Sequence[System]) -> None:
     """Warns where a start is a frame of a run that held atoms, which move now.
 
     Args:
@@ -228,7 +228,7 @@ def make_structures(
         FileError, InputError: a structure cannot be read, or does not suit potential or ensemble.
     """
     structures = list(starts or [source.start()])
-    say_neutral(any(one.charge is None for one in structures), configuration, source)
+    log_neutral(any(one.charge is None for one in structures), configuration, source)
     systems = []
     for number, structure in enumerate(structures, 1):
         if fixed := spans_text(structure.fixed_atoms):

@@ -59,7 +59,7 @@ _TOO_MUCH: Final = 1.5
 """A run is refused if its estimated memory exceeds the free memory by this factor."""
 
 
-def say_plans(
+def log_plans(
     configuration: RunConfig, source: Source, systems: Sequence[System], device: torch.device
 ) -> None:
     """Logs the systems of this rank, the potential and the estimated memory.
@@ -74,8 +74,8 @@ def say_plans(
         source.name,
         config.level_of_theory or "level of theory not stated",
     )
-    say_ramp(configuration)
-    say_two_time_steps(configuration, source)
+    log_ramp(configuration)
+    log_two_time_steps(configuration, source)
     structures = distinct(systems)
     # Coinciding atoms or positions in nm would make neighbor lists huge, so check first.
     check_duplicates(structures)
@@ -122,7 +122,7 @@ def say_plans(
         logger.info("The step is captured as a CUDA graph first, which takes some seconds.")
 
 
-def say_pressure(configuration: RunConfig, simulation: Simulation) -> None:
+def log_pressure(configuration: RunConfig, simulation: Simulation) -> None:
     """Warns where the pressure of a start will change its cell by much; reads the device."""
     if not isinstance(configuration, MDConfig) or not ENSEMBLES[configuration.ensemble].cell_varies:
         return
@@ -153,7 +153,7 @@ _AT_REST: Final = 0.1
 """eV/A; no atom of a minimum feels more, and atoms at 300 K feel several times as much."""
 
 
-def say_cooling(
+def log_cooling(
     configuration: RunConfig, systems: Sequence[System], simulation: Simulation
 ) -> None:
     """Logs that a start in a minimum cools to half of its drawn temperature; reads the device.
@@ -189,7 +189,7 @@ def say_cooling(
         return
 
 
-def say_isolated(simulation: Simulation) -> None:
+def log_isolated(simulation: Simulation) -> None:
     """Warns where no atom has a neighbor, as with lengths in another unit; reads the device."""
     atoms = simulation.state.grouping.sizes
     lists = simulation.calculation.lists
@@ -200,13 +200,13 @@ def say_isolated(simulation: Simulation) -> None:
         )
 
 
-def say_all_fixed(simulation: Simulation) -> None:
+def log_all_fixed(simulation: Simulation) -> None:
     """Warns where every atom is fixed, so that a run moves none; reads the device."""
     if bool(simulation.state.fixed.all()):
         logger.warning("All atoms are fixed, so nothing moves; fix fewer by --fix")
 
 
-def say_without_forces(simulation: Simulation, source: Source) -> None:
+def log_without_forces(simulation: Simulation, source: Source) -> None:
     """Warns where the terms of a sum leave no force on any atom; reads the device."""
     whole = source.potential
     if not isinstance(whole, SumPotential) or whole.ramps is not None:
@@ -230,7 +230,7 @@ def switching(source: Source) -> dict[str, Any] | None:
     return {"equilibrium": False, "steps": whole.ramps.steps, "terms": terms}
 
 
-def say_switching(source: Source) -> None:
+def log_switching(source: Source) -> None:
     """Logs that a run whose weights change is not at equilibrium."""
     about = switching(source)
     if about is not None:
@@ -244,7 +244,7 @@ def say_switching(source: Source) -> None:
         )
 
 
-def say_ramp(configuration: RunConfig) -> None:
+def log_ramp(configuration: RunConfig) -> None:
     """Logs that the bath of every replica changes, for `first:last` is also how ladders look."""
     if not isinstance(configuration, MDConfig) or configuration.system_count == 1:
         return
@@ -259,7 +259,7 @@ def say_ramp(configuration: RunConfig) -> None:
         )
 
 
-def say_two_time_steps(configuration: RunConfig, source: Source) -> None:
+def log_two_time_steps(configuration: RunConfig, source: Source) -> None:
     """Logs which potential acts how often, if there are two; warns where that saves nothing."""
     if not isinstance(configuration, MDConfig) or source.inner is None:
         return
@@ -288,7 +288,7 @@ def say_two_time_steps(configuration: RunConfig, source: Source) -> None:
         )
 
 
-def say_resonance(
+def log_resonance(
     configuration: RunConfig,
     source: Source,
     systems: Sequence[System],
@@ -335,7 +335,7 @@ def _contents(systems: Sequence[System]) -> str:
     return "; ".join(phrases[:3]) + more
 
 
-def say_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def log_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Warns if hardware or versions differ from those at the beginning of the run."""
     differences = [
         f"{key} {before.get(key)} then, {now[key]} now"

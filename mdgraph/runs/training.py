@@ -425,7 +425,7 @@ def distil(
         text = yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True), sort_keys=False)
         write_atomically(written, text)
     try:
-        with RunDirectory(folder).lock(), _say_how_to_resume(written):
+        with RunDirectory(folder).lock(), _print_how_to_resume(written):
             metrics = run(settings, _train)
     except MDGraphError:
         if not (folder / "round-1" / SPLIT_FILE).exists():  # nothing is done that could go on
@@ -445,7 +445,7 @@ def distil(
 
 
 @contextmanager
-def _say_how_to_resume(written: Path) -> Iterator[None]:
+def _print_how_to_resume(written: Path) -> Iterator[None]:
     """Ends the command with a sentence after a signal."""
     try:
         yield

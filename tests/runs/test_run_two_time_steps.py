@@ -170,7 +170,7 @@ def test_an_inner_potential_that_saves_nothing_is_told(
 ) -> None:
     configuration = configured(timestep_fs=0.5, **changes)
     with caplog.at_level(logging.WARNING, logger="mdgraph"):
-        summary.say_two_time_steps(configuration, read_potential(configuration))
+        summary.log_two_time_steps(configuration, read_potential(configuration))
     assert said in caplog.text
     assert bool(said) == bool(caplog.text)
 

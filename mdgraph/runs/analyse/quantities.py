@@ -221,7 +221,7 @@ class _Distributions(FrameQuantity):
         reach = min(half, _LONGEST_RANGE)
         reach = max(math.floor(reach / _BIN), 1) * _BIN
         if source.rdf_range is not None and source.rdf_range > half:
-            self._say_beyond(source.rdf_range, half, part)
+            self._log_beyond(source.rdf_range, half, part)
         reach = reach if source.rdf_range is None else source.rdf_range
         self._record = RadialDistributions(
             reach,
@@ -237,7 +237,7 @@ class _Distributions(FrameQuantity):
         )
         self._sampling = _IndependentFrames()
 
-    def _say_beyond(self, reach: float, half: float, part: System) -> None:
+    def _log_beyond(self, reach: float, half: float, part: System) -> None:
         density = len(part) ** 2 / part.volume * 4.0 / 3.0 * math.pi
         pairs, most = density * reach**3, max(_MOST_PAIRS, density * (1.2 * half) ** 3)
         if pairs > most:

@@ -355,7 +355,7 @@ def one_line(message: str) -> str:
     return printable(" ".join(message.split()))
 
 
-def _say_version(show: bool) -> None:
+def _print_version(show: bool) -> None:
     if show:
         typer.echo(f"mdgraph {__version__}")
         raise typer.Exit
@@ -365,7 +365,7 @@ def _common(
     context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     logger = logging.getLogger("mdgraph")

@@ -121,7 +121,7 @@ def md(
         text += f", mean temperature {outcome.mean_temperature:.1f} K"
     with _ignore_further_signals(outcome):
         typer.echo(f"{text}.")
-        _say_where("md", outcome)
+        _print_where("md", outcome)
 
 
 @options_of(MinimizeConfig)
@@ -141,7 +141,7 @@ def minimise(
             f"{subject} is reached after {outcome.steps} steps; the largest force is "
             f"{outcome.largest_force:.3g} eV/A."
         )
-        _say_where("minimise", outcome)
+        _print_where("minimise", outcome)
 
 
 def _on_devices(
@@ -390,7 +390,7 @@ def _ignore_further_signals(outcome: "RunOutcome") -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _say_where(command: str, outcome: "RunOutcome") -> None:
+def _print_where(command: str, outcome: "RunOutcome") -> None:
     folder = outcome.directory.path
     if outcome.signal is None:
         has_picture = outcome.directory.picture.exists()
@@ -402,14 +402,14 @@ def _say_where(command: str, outcome: "RunOutcome") -> None:
             text = f"Trajectory, log and {last} are in {folder}{'/' * (folder != Path())}"
         typer.echo(printable(text))
         if command == "md":
-            _say_next(outcome)
+            _print_next_commands(outcome)
         return
     again = _again(command, folder, outcome.ranks)
     typer.echo(f"Stopped by {_reason(outcome.signal, outcome)}; go on with: {again}")
     raise typer.Exit(unfinished_status(outcome.signal))
 
 
-def _say_next(outcome: "RunOutcome") -> None:
+def _print_next_commands(outcome: "RunOutcome") -> None:
     """Prints the commands that make a run longer, and that start one from its end."""
     folder = outcome.directory
     longer = f"{outcome.time_ps or 1.0:.4g}"
