@@ -157,7 +157,7 @@ _MARGIN: Final = 0.2
 """eV, on both sides of the corridor: frames of dynamics do not lie at minima."""
 
 
-def draw(seed: int, step: int, frames: int, atoms: int) -> NDArray[np.float64]:
+def draw_numbers(seed: int, step: int, frames: int, atoms: int) -> NDArray[np.float64]:
     """(frames, 1 + atoms, 3): three numbers between 0 and 1, then normal ones for each atom.
 
     They depend on the arguments alone, so a resumed training draws the same.
@@ -177,7 +177,7 @@ def displacements(
     are, without periodic images.
 
     Args:
-        random: (B, 1 + N, 3) see `draw`: central atom, length, width, directions.
+        random: (B, 1 + N, 3) see `draw_numbers`: central atom, length, width, directions.
         positions: (B, N, 3) A.
         atoms: (B,) how many of the N are present.
         max_displacement: A, of an atom.
@@ -192,7 +192,7 @@ def displacements(
     return vectors * (max_displacement * far / _longest(vectors))[..., None]
 
 
-def harmonic_rise(
+def harmonic_energy(
     energy_of: Callable[[Tensor], Tensor], energy: Tensor, displacement: Tensor
 ) -> Tensor:
     """(B,) eV that displacements cost in the harmonic approximation, d.H.d / 2; without gradient.
@@ -227,7 +227,7 @@ def corridor(
         energy: E, (B,) eV, of the frames as they are.
         forces: F, (B, N, 3) eV/A, likewise.
         displacement: d, (B, N, 3) A.
-        rise: h, (B,) eV, see `harmonic_rise`.
+        rise: h, (B,) eV, see `harmonic_energy`.
         well_depth: D, eV.
     """
     linear = -(forces.detach() * displacement).sum((1, 2))
@@ -237,7 +237,7 @@ def corridor(
     return energy + linear.clamp(max=0.0) + low, energy + linear.clamp(min=0.0) + high
 
 
-def outside(perturbed: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+def violations(perturbed: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """(B,) eV twice: by how much energies lie below their corridor, and above it.
 
     They do not change when all energies shift alike, which labels alone decide.
@@ -250,7 +250,7 @@ def outside(perturbed: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tenso
     return (low - perturbed).clamp(min=0.0), (perturbed - high).clamp(min=0.0)
 
 
-def misses(
+def corridor_violations(
     energy_of: Callable[[Tensor], Tensor],
     energy: Tensor,
     forces: Tensor,
@@ -259,11 +259,11 @@ def misses(
 ) -> tuple[Tensor, Tensor]:
     """(B,) eV twice: by how much perturbed frames lie below their corridor, and above it.
 
-    Arguments are those of `harmonic_rise` and `corridor`.
+    Arguments are those of `harmonic_energy` and `corridor`.
     """
-    rise = harmonic_rise(energy_of, energy, displacement)
+    rise = harmonic_energy(energy_of, energy, displacement)
     bounds = corridor(energy, forces, displacement, rise, well_depth)
-    return outside(energy_of(displacement), *bounds)
+    return violations(energy_of(displacement), *bounds)
 
 
 def _longest(vectors: Tensor) -> Tensor:

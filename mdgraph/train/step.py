@@ -15,7 +15,7 @@ from mdgraph.precision import float32_products, full_float32
 from mdgraph.train.batches import Batch, Inputs, Prediction
 from mdgraph.train.config import TERMS, TrainConfig
 from mdgraph.train.distributed import Processes
-from mdgraph.train.losses import displacements, draw, errors, loss, misses
+from mdgraph.train.losses import corridor_violations, displacements, draw_numbers, errors, loss
 from mdgraph.train.optimizers import Controls, hidden_matrices, make_optimizer
 
 logger = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class TrainingStep:
         own = self.batches[shape].random
         rank, size = self._processes.rank, len(own)
         atoms = self.batches[shape].table.size
-        random = draw(self._config.seed, step, size * self._processes.count, atoms)
+        random = draw_numbers(self._config.seed, step, size * self._processes.count, atoms)
         own.copy_(torch.from_numpy(random[rank * size : (rank + 1) * size]), non_blocking=True)
 
     def forget_graphs(self) -> None:
@@ -242,7 +242,7 @@ class TrainingStep:
             batch.random, labels.positions, labels.atoms, config.max_displacement
         )
         energy_of = partial(batch.perturbed_energy, self.potential, inputs)
-        low, high = misses(
+        low, high = corridor_violations(
             energy_of, prediction.energy, prediction.forces, displacement, config.well_depth
         )
         off = (low + high) / self.potential.scale

@@ -18,7 +18,14 @@ from mdgraph.system import System
 from mdgraph.train.batches import FrameStore
 from mdgraph.train.distributed import Processes
 from mdgraph.train.loop import Training
-from mdgraph.train.losses import corridor, displacements, draw, harmonic_rise, misses, outside
+from mdgraph.train.losses import (
+    corridor,
+    corridor_violations,
+    displacements,
+    draw_numbers,
+    harmonic_energy,
+    violations,
+)
 from mdgraph.train.optimizers import Controls, controls_at
 from mdgraph.train.step import flatten_gradients
 
@@ -32,17 +39,19 @@ def energies(potential: TensorNetPotential, systems: list[System]) -> np.ndarray
 
 
 def test_what_is_drawn_depends_on_seed_and_step_alone() -> None:
-    one = draw(3, 17, 8, 5)
-    assert np.array_equal(one, draw(3, 17, 8, 5))
-    assert not np.isclose(one, draw(3, 18, 8, 5)).any()
-    assert not np.isclose(one, draw(4, 17, 8, 5)).any()
+    one = draw_numbers(3, 17, 8, 5)
+    assert np.array_equal(one, draw_numbers(3, 17, 8, 5))
+    assert not np.isclose(one, draw_numbers(3, 18, 8, 5)).any()
+    assert not np.isclose(one, draw_numbers(4, 17, 8, 5)).any()
 
 
 def test_any_atom_leads_and_none_that_pads_moves() -> None:
     """Atoms far from each other, so that none moves along."""
     atoms = torch.arange(1, 7).repeat(1000)
     positions = 20.0 * torch.arange(8.0, dtype=torch.float64)[:, None].expand(len(atoms), 8, 3)
-    moved = displacements(torch.from_numpy(draw(0, 0, len(atoms), 8)), positions, atoms, 0.7)
+    moved = displacements(
+        torch.from_numpy(draw_numbers(0, 0, len(atoms), 8)), positions, atoms, 0.7
+    )
     lengths = torch.linalg.vector_norm(moved, dim=2)
     assert ((lengths > 1e-9).sum(1) == 1).all()
     place = lengths.argmax(1)
@@ -59,7 +68,7 @@ def test_any_atom_leads_and_none_that_pads_moves() -> None:
 
 def test_atoms_around_move_the_less_the_further_they_are() -> None:
     """Each its own way; those that pad lie where the leading atom does, and rest."""
-    random = torch.from_numpy(draw(1, 0, 4000, 4))
+    random = torch.from_numpy(draw_numbers(1, 0, 4000, 4))
     random[:, 0, 0] = 0.0
     positions = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 2.5, 0], [0, 0, 0]]).double()
     atoms = torch.full((4000,), 3)
@@ -86,7 +95,7 @@ def test_stiffness_is_told_by_short_moves() -> None:
 
     moved = torch.tensor([[0.8, 0, 0], [0, 0.03, 0], [0.3, 0.4, 0], [0, 0, 0.9]])
     moved = moved.double()[:, None]
-    found = harmonic_rise(energy_of, torch.full((4,), -5.0).double(), moved)
+    found = harmonic_energy(energy_of, torch.full((4,), -5.0).double(), moved)
     assert found.tolist() == pytest.approx([0.96, 0.018, 3.335, 0.0], rel=1e-6)
 
 
@@ -108,7 +117,7 @@ def test_energies_outside_are_pulled_to_it_and_those_inside_rest() -> None:
     displaced = torch.tensor([-3.0, 0.5, 4.0], requires_grad=True)
     low = torch.tensor([-1.0, 0.0, 1.0], requires_grad=True)
     high = torch.tensor([1.0, 1.0, 2.0], requires_grad=True)
-    below, above = outside(displaced, low, high)
+    below, above = violations(displaced, low, high)
     assert below.tolist() == [2.0, 0.0, 0.0]
     assert above.tolist() == [0.0, 0.0, 2.0]
     found = below + above
@@ -133,7 +142,7 @@ def test_the_corridor_ends_at_a_morse_curve_stretched_and_compressed() -> None:
     far = torch.full((4,), 7.0).double().requires_grad_()
     low, high = corridor(torch.zeros(4).double(), moved, moved, 1e9 * rise, depth)
     torch.testing.assert_close(low, torch.full_like(low, depth - margin))
-    off = torch.stack(outside(far, low, high)).sum(0)
+    off = torch.stack(violations(far, low, high)).sum(0)
     assert off.tolist() == [0.0] * 4
     off.sum().backward()
     assert far.grad is not None
@@ -167,7 +176,7 @@ def test_energies_are_those_of_frames_whose_atoms_were_moved(tmp_path: Path, kin
     store.fill_(batch, 0, np.arange(len(systems)))
     _, inputs = batch.predict(potential, differentiable=True)
     labels = inputs.labels
-    random = torch.from_numpy(draw(1, 2, len(systems), labels.size))
+    random = torch.from_numpy(draw_numbers(1, 2, len(systems), labels.size))
     moved = displacements(random, labels.positions, labels.atoms, 1.0)
     found = batch.perturbed_energy(potential, inputs, moved).detach().numpy()
     near = [
@@ -188,7 +197,9 @@ def test_processes_share_what_one_draws(tmp_path: Path) -> None:
         shape, rows = next(training.plan.upcoming(0))
         training.step._draw(shape, 17)
         parts.append(training.plan.batches[shape].random.clone())
-    assert np.array_equal(torch.cat(parts), draw(3, 17, 2 * len(rows), parts[0].shape[1] - 1))
+    assert np.array_equal(
+        torch.cat(parts), draw_numbers(3, 17, 2 * len(rows), parts[0].shape[1] - 1)
+    )
 
 
 def steep(training: Training) -> None:
@@ -203,10 +214,10 @@ def mean_outside(training: Training, seed: int, steps: int = 1) -> torch.Tensor:
         training.store.fill_(batch, shape, rows)
         before, inputs = batch.predict(training.potential, differentiable=True)
         labels = inputs.labels
-        random = torch.from_numpy(draw(seed, number, len(batch), labels.size))
+        random = torch.from_numpy(draw_numbers(seed, number, len(batch), labels.size))
         moved = displacements(random.to(labels.atoms.device), labels.positions, labels.atoms, 0.8)
         energy_of = partial(batch.perturbed_energy, training.potential, inputs)
-        both = misses(energy_of, before.energy, before.forces, moved, 3.0)
+        both = corridor_violations(energy_of, before.energy, before.forces, moved, 3.0)
         found.append(torch.stack(both).sum(0))
     return torch.cat(found).mean()
 
