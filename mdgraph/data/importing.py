@@ -24,7 +24,7 @@ from tqdm import tqdm
 from mdgraph.data.dataset import FORMAT, LabelledFrame, Provenance
 from mdgraph.data.keys import (
     NONE,
-    Gaps,
+    MissingLabels,
     Request,
     Units,
     check_labels,
@@ -195,7 +195,7 @@ def _labelled_frames(
     keys: dict[str, str],
     request: Request,
 ) -> Iterator[LabelledFrame]:
-    units, gaps = request.units, Gaps(path.name, request.missing)
+    units, gaps = request.units, MissingLabels(path.name, request.missing)
     length = units.length_factor
     for number, (atoms, labels) in enumerate(zip(frames, values, strict=True)):
         energy = _number(labels, keys, "energy", path, number) * units.energy_factor
@@ -710,7 +710,7 @@ def _table_frames(
     keys: dict[str, str],
     request: Request,
 ) -> Iterator[LabelledFrame]:
-    gaps, number = Gaps(path.name, request.missing), 0
+    gaps, number = MissingLabels(path.name, request.missing), 0
     warned: set[str] = set()
     with contextlib.closing(tables()) as source:
         for name, table in source:

@@ -343,7 +343,7 @@ def check_labels(
             _warn_of_named_unit(file, label, labels[label], request.units)
 
 
-class Gaps:
+class MissingLabels:
     """Counts frames without a label, and refuses, drops or keeps them."""
 
     def __init__(self, file: str, missing: Missing) -> None:

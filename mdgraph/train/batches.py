@@ -88,7 +88,7 @@ class Batch:
     Attributes:
         table: holds the frames.
         frames: (B,) int64, rows of the table.
-        random: (B, 1 + N, 3) float64, random numbers that perturb each frame, see `losses.draw_numbers`.
+        random: (B, 1 + N, 3) float64, perturb each frame, see `losses.draw_numbers`.
         share: of the frames of a full step. If a shape has too few frames for one, its steps count
             for less, so that every frame counts the same.
     """

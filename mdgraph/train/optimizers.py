@@ -111,7 +111,7 @@ def orthogonalize(matrices: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Controls:
+class StepControls:
     """What changes from step to step.
 
     Attributes:
@@ -133,7 +133,7 @@ class Controls:
         return [self.learning_rate, self.decay, self.perturbation, *self.weights]
 
 
-def controls_at(config: TrainConfig, step: int, steps: int, factor: float) -> Controls:
+def controls_at(config: TrainConfig, step: int, steps: int, factor: float) -> StepControls:
     """Controls of a step.
 
     Args:
@@ -159,7 +159,7 @@ def controls_at(config: TrainConfig, step: int, steps: int, factor: float) -> Co
         decay = since / (since + 1.0) if since >= 0 else decay
     ends = [getattr(config.loss, name).weight for name in (*TERMS, "perturbation")]
     *weights, perturbation = (first + progress * (last - first) for first, last in ends)
-    return Controls(rate * factor, decay, tuple(weights), perturbation, step)
+    return StepControls(rate * factor, decay, tuple(weights), perturbation, step)
 
 
 _FUSED: Final = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}

@@ -29,7 +29,7 @@ from mdgraph.train.evaluation import (
     table,
 )
 from mdgraph.train.progress import Progress
-from mdgraph.train.setup import Prepared
+from mdgraph.train.setup import PreparedTraining
 from mdgraph.units import SYMBOLS
 
 logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ def _panels(errors: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return panels
 
 
-def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
+def write_potential(prepared: PreparedTraining, progress: Progress) -> dict[str, Any]:
     """Scores all parts, writes all files but the log, and returns the metrics."""
     folder, potential, dataset = prepared.folder, prepared.potential, prepared.dataset
     parts = prepared.parts
@@ -229,7 +229,7 @@ def write_potential(prepared: Prepared, progress: Progress) -> dict[str, Any]:
 
 
 def _card(
-    prepared: Prepared, whole: PotentialModule, metrics: Mapping[str, Any], domain: Domain
+    prepared: PreparedTraining, whole: PotentialModule, metrics: Mapping[str, Any], domain: Domain
 ) -> str:
     config, loss, dataset = prepared.potential.config, prepared.config.loss, prepared.labels
     names = [SYMBOLS[number] for number in config.species]

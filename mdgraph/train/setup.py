@@ -373,7 +373,7 @@ _FEW = 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedTraining:
     """Data and potential on the device, with references and scale, and a checkpoint if resumed.
 
     Attributes:
@@ -484,7 +484,7 @@ def _differences(
     return open_differences(path, labels, baseline)
 
 
-def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
+def prepare(config: TrainConfig, resume: bool, quiet: bool) -> PreparedTraining:
     """Reads data, builds lists, fits references; a new training writes its split into its folder.
 
     Raises:
@@ -528,7 +528,7 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> Prepared:
         least=shares,
         quiet=quiet or not processes.first,
     )
-    prepared = Prepared(
+    prepared = PreparedTraining(
         *(config, folder, processes, dataset, parts, potential, weights, store, checkpoint),
         labels,
         baseline,

@@ -16,7 +16,7 @@ from mdgraph.train.batches import Batch, Inputs, Prediction
 from mdgraph.train.config import TERMS, TrainConfig
 from mdgraph.train.distributed import Processes
 from mdgraph.train.losses import corridor_violations, displacements, draw_numbers, errors, loss
-from mdgraph.train.optimizers import Controls, hidden_matrices, make_optimizer
+from mdgraph.train.optimizers import StepControls, hidden_matrices, make_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class TrainingStep:
         finally:
             self.weights.copy_(trained)
 
-    def run(self, shape: int, controls: Controls) -> None:
+    def run(self, shape: int, controls: StepControls) -> None:
         """One step on the frames of the shape's batch; does not sync once captured."""
         numbers = torch.tensor([*controls.numbers(), float(self.stops)], dtype=torch.float32)
         # A blocking copy would wait for all earlier steps.

@@ -17,7 +17,7 @@ from training_sets import NETWORK, clusters, crystals, labelled, prepare, weight
 from mdgraph.processes import keep_workspaces_small
 from mdgraph.runs.training import read_training
 from mdgraph.train.loop import WORKSPACES, Training
-from mdgraph.train.optimizers import Controls
+from mdgraph.train.optimizers import StepControls
 from mdgraph.train.progress import CHECKPOINT, read_checkpoint
 from mdgraph.train.step import TrainingStep
 
@@ -110,7 +110,7 @@ def test_a_stopped_training_goes_on_from_its_step(
     trained(path, tmp_path / "out")
     run, steps = TrainingStep.run, itertools.count(1)
 
-    def signalled(self: TrainingStep, shape: int, controls: Controls) -> None:
+    def signalled(self: TrainingStep, shape: int, controls: StepControls) -> None:
         run(self, shape, controls)
         if next(steps) == 13:
             signal.raise_signal(signal.SIGINT)

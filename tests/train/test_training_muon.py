@@ -11,7 +11,7 @@ from training_sets import assert_same, clusters, prepare, settings
 
 from mdgraph.train.config import TrainConfig
 from mdgraph.train.loop import Training, train
-from mdgraph.train.optimizers import Controls, Muon, make_optimizer, orthogonalize
+from mdgraph.train.optimizers import Muon, StepControls, make_optimizer, orthogonalize
 from mdgraph.train.step import TrainingStep, flat_params
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -139,7 +139,7 @@ def test_it_learns_and_resumes_to_the_same_weights(
 
     run, steps = TrainingStep.run, itertools.count(1)
 
-    def cut_off(self: TrainingStep, shape: int, controls: Controls) -> None:
+    def cut_off(self: TrainingStep, shape: int, controls: StepControls) -> None:
         if next(steps) == 33:
             raise InterruptedError
         run(self, shape, controls)

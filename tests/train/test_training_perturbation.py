@@ -26,7 +26,7 @@ from mdgraph.train.losses import (
     harmonic_energy,
     violations,
 )
-from mdgraph.train.optimizers import Controls, controls_at
+from mdgraph.train.optimizers import StepControls, controls_at
 from mdgraph.train.step import flatten_gradients
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -247,7 +247,7 @@ def test_a_step_follows_its_gradient(tmp_path: Path, device: str, kind: str) -> 
         expected = gradient_of_mean_outside(training)
         shape, rows = next(training.plan.upcoming(0))
         training.store.fill_(training.plan.batches[0], shape, rows)
-        training.step.run(shape, Controls(0.25, 0.0, (20.0, 1.0, 0.0, 0.0), one, step=0))
+        training.step.run(shape, StepControls(0.25, 0.0, (20.0, 1.0, 0.0, 0.0), one, step=0))
         ends.append(training.step.weights.clone())
     found = (ends[0] - ends[1]) / (0.25 * weight)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)

@@ -11,7 +11,7 @@ from training_sets import assert_same, clusters, prepare, settings
 
 from mdgraph.train.batches import Batch
 from mdgraph.train.loop import Training, train
-from mdgraph.train.optimizers import Controls
+from mdgraph.train.optimizers import StepControls
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -20,7 +20,7 @@ def step(training: Training) -> None:
     """The first of a training."""
     shape, rows = next(iter(training.plan.sampler.epoch(0)))
     training.store.fill_(training.plan.batches[shape], shape, rows)
-    training.step.run(shape, Controls(1e-3, 0.9, (20.0, 1.0, 0.0, 0.0), 0.0, 0))
+    training.step.run(shape, StepControls(1e-3, 0.9, (20.0, 1.0, 0.0, 0.0), 0.0, 0))
 
 
 def products() -> tuple[str, str]:

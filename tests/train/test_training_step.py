@@ -17,7 +17,7 @@ from mdgraph.train import tables
 from mdgraph.train.batches import FrameStore
 from mdgraph.train.loop import WORKSPACES, Training
 from mdgraph.train.losses import errors, loss
-from mdgraph.train.optimizers import Controls
+from mdgraph.train.optimizers import StepControls
 from mdgraph.train.setup import at_training_precision
 from mdgraph.train.step import flat_params, flatten_gradients
 
@@ -41,7 +41,7 @@ def test_a_step_is_that_of_torch(tmp_path: Path, precision: str) -> None:
     for shape, rows in list(training.plan.sampler.epoch(0))[:3]:
         assert shape == 0
         training.store.fill_(batch, shape, rows)
-        step.run(shape, Controls(0.004, 0.8, (20.0, 1.0, 0.0, 0.0), 0.0, 0))
+        step.run(shape, StepControls(0.004, 0.8, (20.0, 1.0, 0.0, 0.0), 0.0, 0))
         found, inputs = batch.predict(other, differentiable=True)
         own = errors(config, other.scale, found, inputs.labels)
         weights = torch.tensor([20.0, 1.0, 0.0, 0.0], dtype=torch.float64)
