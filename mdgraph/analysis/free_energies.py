@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mdgraph.analysis.sampling import fewest_independent, series_coordinates
+from mdgraph.analysis.series import fewest_independent, series_coordinates
 from mdgraph.errors import InputError
 from mdgraph.units import BOLTZMANN, KILOJOULE_PER_MOLE
 

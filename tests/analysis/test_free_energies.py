@@ -20,7 +20,7 @@ from mdgraph.analysis.free_energies import (
 )
 from mdgraph.analysis.metadynamics import HillSum, log_weights
 from mdgraph.analysis.plots_free_energy import ProfilePicture, profile_figure
-from mdgraph.analysis.sampling import equilibrated_start, round_trips
+from mdgraph.analysis.series import equilibrated_start, round_trips
 from mdgraph.analysis.umbrellas import StaticBias, UmbrellaWindow, join_windows
 from mdgraph.errors import InputError
 

@@ -18,7 +18,7 @@ from ase.io.trajectory import Trajectory
 from ase.md.verlet import VelocityVerlet
 
 from mdgraph.analysis.molecules import superposition_rmsd
-from mdgraph.analysis.sampling import independent_samples
+from mdgraph.analysis.series import independent_samples
 from mdgraph.io.formats import Frame, FrameContents, create_trajectory, read_trajectory
 from mdgraph.io.trajectories import WHOLE
 from mdgraph.system import System

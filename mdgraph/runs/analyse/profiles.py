@@ -21,7 +21,7 @@ from mdgraph.analysis.free_energies import (
     weighted_profile,
 )
 from mdgraph.analysis.metadynamics import HillSum, log_weights
-from mdgraph.analysis.sampling import (
+from mdgraph.analysis.series import (
     equilibrated_start,
     fewest_independent,
     independent_samples,

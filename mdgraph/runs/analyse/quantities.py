@@ -28,7 +28,7 @@ from mdgraph.analysis.plots import (
     spectrum_figure,
 )
 from mdgraph.analysis.rdf import smallest_height
-from mdgraph.analysis.sampling import independent_samples
+from mdgraph.analysis.series import independent_samples
 from mdgraph.analysis.spectrum import LONGEST_INTERVAL, velocity_spectrum
 from mdgraph.engine import MeanSquaredDisplacement, RadialDistributions, VelocityAutocorrelation
 from mdgraph.engine.observables import AveragesResult

@@ -1,4 +1,4 @@
-"""How much a series tells: independent samples, where equilibrium begins, and round trips."""
+"""Statistics of time series: independent samples, where equilibrium begins, and round trips."""
 
 import math
 from typing import Final
