@@ -474,23 +474,23 @@ class WeightedSeries:
     Attributes:
         values: (n, d) float64, of the variables of the profile.
         log_weights: (n,) float64; zeros for runs without bias.
-        watched: (n, c) float64, series that say how independent samples are.
+        indicators: (n, c) float64, series that say how independent samples are.
     """
 
     values: NDArray[np.float64]
     log_weights: NDArray[np.float64]
-    watched: NDArray[np.float64]
+    indicators: NDArray[np.float64]
 
 
-def block_length(watched: NDArray[np.float64], count: int, most: int = _MOST_BLOCKS) -> int:
+def block_length(indicators: NDArray[np.float64], count: int, most: int = _MOST_BLOCKS) -> int:
     """Samples in a block, of a series with `count` of them.
 
     Args:
-        watched: (n, c) float, whose slowest column rules.
+        indicators: (n, c) float, whose slowest column rules.
         count: number of samples.
         most: blocks, unless that is fewer than the fewest.
     """
-    inefficiency = len(watched) / fewest_independent(watched)
+    inefficiency = len(indicators) / fewest_independent(indicators)
     length = max(math.ceil(_BLOCK * inefficiency), math.ceil(count / most))
     return max(1, min(length, count // _FEWEST_BLOCKS))
 
@@ -526,7 +526,7 @@ def weighted_profile(
         count = len(weights)
         for number, half in enumerate((slice(count // 2), slice(count // 2, count))):
             halves[number] += sum_by_bin(numbers[half], weights[half], grid.size)
-        length = block_length(part.watched, count, most)
+        length = block_length(part.indicators, count, most)
         block = np.minimum(np.arange(count) // length, max(count // length, 1) - 1)
         flat = sum_by_bin(block * grid.size + numbers, weights, (int(block[-1]) + 1) * grid.size)
         blocks.append(flat.reshape(-1, grid.size))

@@ -35,19 +35,19 @@ class Processes(ProcessRank):
                 "--resume, in as many processes or fewer."
             ) from error
 
-    def all(self, own: bool, device: torch.device) -> bool:
+    def all_true(self, own: bool, device: torch.device) -> bool:
         """Whether something holds in every process; syncs."""
         total = torch.tensor(float(own), device=device)
         self.sum_(total)
         return float(total) == self.count
 
-    def of_first(self, own: float, device: torch.device) -> float:
+    def broadcast_first(self, own: float, device: torch.device) -> float:
         """The number of the first process, so that all decide alike; syncs."""
         value = torch.tensor(own if self.first else 0.0, dtype=torch.float64, device=device)
         self.sum_(value)
         return float(value)
 
-    def part(self) -> None:
+    def leave_group(self) -> None:
         """Waits for all processes and leaves their group; each goes on alone."""
         distributed.barrier()
         distributed.destroy_process_group()

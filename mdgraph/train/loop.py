@@ -224,7 +224,7 @@ class Training:
         self._good = Rollback(self.step, self.progress)
         if checkpoint is None:
             start = loss_at_start(config, self.potential, self.store, self.parts.train)
-            self.progress.start = self.processes.of_first(start, self.step.totals.device)
+            self.progress.start = self.processes.broadcast_first(start, self.step.totals.device)
             self._save()
 
     def _plan_batches(self) -> None:
@@ -314,7 +314,7 @@ class Training:
         loss, _ = self.step.losses()
         if not self.progress.is_spike(loss, self.config.spike):
             self._save()
-        self.step.part()
+        self.step.leave_group()
         self._stopping.end()
 
     def _halve(self) -> None:
@@ -334,7 +334,9 @@ class Training:
         with self.step.with_weights(self.step.average):
             scores = score(self.potential, self.store, dataset, held_out, config.loss)
         errors = table(scores, dataset)
-        better = progress.judge(self.processes.of_first(scores.loss, self.step.totals.device))
+        better = progress.judge(
+            self.processes.broadcast_first(scores.loss, self.step.totals.device)
+        )
         if better and self._best is not None:
             self._best = self.step.snapshot()["average"]
         if config.schedule == "plateau" and progress.plateau >= config.plateau_patience:
@@ -355,7 +357,7 @@ class Training:
             write_checkpoint(self.folder / CHECKPOINT, checkpoint)
 
     def _finish(self) -> TrainingOutcome:
-        self.step.part()
+        self.step.leave_group()
         self.step.weights.copy_(self.step.average if self._best is None else self._best)
         metrics: dict[str, Any] = {}
         if self.processes.first:

@@ -480,7 +480,7 @@ def _differences(
     if processes.first and not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_differences(path, labels, baseline, device)
-    processes.all(True, device)  # wait until it is there
+    processes.all_true(True, device)  # wait until it is there
     return open_differences(path, labels, baseline)
 
 

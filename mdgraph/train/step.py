@@ -180,13 +180,13 @@ class TrainingStep:
         mean = sum(totals[: len(TERMS)]) / max(1.0, totals[-1])
         return (mean if finite else float("nan")), totals
 
-    def part(self) -> None:
+    def leave_group(self) -> None:
         """Waits for the other processes, if there are any, and leaves their group."""
         if self._processes.count > 1:
             # NCCL cannot be left while a graph uses it, and the other processes would not wait
             # as long as the first one works on alone.
             self.forget_graphs()
-            self._processes.part()
+            self._processes.leave_group()
 
     def _capture(self, step: Callable[[], None]) -> Any:
         if self._config.eager or not can_capture(self.controls.device):
@@ -197,7 +197,7 @@ class TrainingStep:
         graph = captured(step, self.controls.device, pool=self._pool)
         self.restore_(before)
         # All processes replay or none, since they communicate within each step.
-        if not self._processes.all(graph is not None, self.controls.device) or graph is None:
+        if not self._processes.all_true(graph is not None, self.controls.device) or graph is None:
             return None
         replayed = self._first_losses(graph.replay)
         self.restore_(before)

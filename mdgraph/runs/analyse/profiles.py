@@ -243,7 +243,7 @@ class _Equilibrated:
     run: BiasedRun
     start: int
     values: NDArray[np.float64]
-    watched: NDArray[np.float64]
+    indicators: NDArray[np.float64]
     independent: float
 
     @property
@@ -276,12 +276,12 @@ def _equilibrium_part(
     """
     hills = runs.hills[run.hills].names if run.hills is not None else ()
     biased = [name for bias in run.static for name in bias.variables]
-    watched_names = list(dict.fromkeys([*along, *biased, *hills]))
+    indicator_names = list(dict.fromkeys([*along, *biased, *hills]))
     domains = runs.domains
     periods = tuple(
-        domains[name][1] - domains[name][0] if name in domains else None for name in watched_names
+        domains[name][1] - domains[name][0] if name in domains else None for name in indicator_names
     )
-    watched = series_coordinates(run.columns(watched_names), periods)
+    indicators = series_coordinates(run.columns(indicator_names), periods)
     times = run.times
     if len(times) < _FEWEST_ROWS:
         raise InputError(
@@ -292,15 +292,15 @@ def _equilibrium_part(
     elif share is not None:
         start = min(int(share * len(times)), len(times) - _FEWEST_ROWS)
     else:
-        start = min(equilibrated_start(watched), len(times) - _FEWEST_ROWS)
+        start = min(equilibrated_start(indicators), len(times) - _FEWEST_ROWS)
     if len(times) - start < _FEWEST_ROWS:
         raise InputError(
             f"{run.name} has {len(times) - start} rows after {options.discard_ps:g} ps, which are "
             "too few; discard less."
         )
-    watched = watched[start:]
+    indicators = indicators[start:]
     return _Equilibrated(
-        run, start, run.columns(along)[start:], watched, fewest_independent(watched)
+        run, start, run.columns(along)[start:], indicators, fewest_independent(indicators)
     )
 
 
@@ -329,8 +329,8 @@ def _drifts(part: _Equilibrated) -> bool:
     """Whether nothing was left out of a run, though its first fifth is not as the rest."""
     if part.start:
         return False
-    count = len(part.watched) // 5
-    for column in part.watched.T:
+    count = len(part.indicators) // 5
+    for column in part.indicators.T:
         first, rest = column[:count], column[count:]
         separation = len(rest) / independent_samples(rest)
         error = rest.std() * math.sqrt(separation * (1.0 / len(first) + 1.0 / len(rest)))
@@ -471,7 +471,7 @@ def _profile_of_samples(
                     part.run.times[part.start :],
                     kt,
                 )
-        series.append(WeightedSeries(part.values, weights, part.watched))
+        series.append(WeightedSeries(part.values, weights, part.indicators))
     profile = weighted_profile(series, grid, kt, options.resamples, options.seed)
     result = ProfileResult(
         method="reweight" if biased else "histogram",
