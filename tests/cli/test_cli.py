@@ -572,7 +572,7 @@ class TestEval:
         def fail(*arguments: Any) -> Any:
             raise error
 
-        monkeypatch.setattr(evaluation, "_evaluated", fail)
+        monkeypatch.setattr(evaluation, "_result_block", fail)
         configuration = EvalConfig(
             structures=(str(water_file), str(water_file)),
             potential=str(tiny_potential),
