@@ -32,7 +32,7 @@ def test_training_with_kernels_is_training_without(
         for module_name, module in sys.modules.items()
         if module_name.startswith("mdgraph.") and hasattr(module, "has_kernels")
     ]
-    assert len(modules) > 5
+    assert len(modules) > 4  # launch, three files of operations, and the network
     results: list[list[Tensor]] = []
     for use in (True, False):
         for module in modules:
