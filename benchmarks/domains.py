@@ -4,18 +4,19 @@
     torchrun --nproc-per-node 2 benchmarks/domains.py --device cuda --repeat 2x2x4 --nve-ps 20 \
         --npt-ps 0 --sample 200
 
-Both run the shipped water at 300 K in `mixed`, from one state, after a bath of a picosecond. At
-constant energy the slope of the conserved energy is printed with its standard error, by least
-squares and blocks of means; at constant pressure the means with their blocked errors. "g_OO" is the
-RMS over distances of the difference between the radial distributions of both runs, its error what
-their scatter over ten parts of each run lets expect: blocks of a run that has not yet forgotten its
-start tell too small errors. `--double-steps 2000` compares positions themselves, in `double`. Under
-torchrun each rank evaluates a domain, and rank 0 the undivided system; else all domains are
-evaluated in one process, with the arithmetic that ranks have.
+Both run the shipped water at 300 K in `mixed`, from one state, after a bath of a picosecond, and
+are looked at every `--sample` steps, so nothing looks at all atoms in between and ranks hand them
+over. At constant energy the slope of the conserved energy is printed with its standard error, by
+least squares and blocks of means. Errors of means are of the scatter over ten parts of a run: parts
+of a run that has not yet forgotten its start tell too small errors. "g_OO" is the RMS over
+distances of the difference between the radial distributions of both runs, its error what the parts
+let expect. `--double-steps 2000` compares positions themselves, in `double`. Under torchrun each
+rank evaluates a domain, and rank 0 the undivided system; else all domains are evaluated in one
+process, with the arithmetic that ranks have.
 """
 
 import argparse
-import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from cases import (
@@ -29,14 +30,13 @@ from cases import (
     run_script,
 )
 from drift import drift
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from mdgraph.analysis.rdf import radial_distribution, smallest_height
 from mdgraph.checkpoints import shipped_potentials
 from mdgraph.decomposition import join_ranks
 from mdgraph.engine import (
-    Averages,
     Integrator,
-    RadialDistributions,
     Simulation,
     StochasticCellRescaling,
     StochasticVelocityRescaling,
@@ -47,7 +47,9 @@ from mdgraph.system import System
 from mdgraph.units import BAR
 
 POTENTIAL = "water-pbe0"
-EVERY, PARTS = 20, 10
+QUANTITIES = ("temperature", "pressure", "volume")
+PARTS, SAMPLES = 10, 8
+"""Parts of a run, and samples from one g_OO to the next."""
 TIMESTEP = 0.5
 TABLE = Table(
     (
@@ -73,44 +75,44 @@ TABLE = Table(
 def begun(
     system: System, integrator: Integrator, domains: str, seed: int, options: argparse.Namespace
 ) -> Simulation:
-    """A run with averages of every step and distances of every `EVERY`th."""
     return Simulation(
         system, POTENTIAL, integrator, seed=seed, temperature=options.kelvin, device=options.device,
         domains=None if domains == "1" else domains, check=None,
-        observe=[Averages(), RadialDistributions(every=EVERY)],
     )  # fmt: skip
 
 
 def measured(
-    run: Simulation, ps: float, sample: int
+    run: Simulation, ps: float, sample: int, maximum: float
 ) -> tuple[dict[str, float], NDArray[np.float64]]:
-    """Runs for a time: what is printed of it, and g_OO in parts of it (P, B)."""
-    times, energies, sums = [], [], [(0, np.zeros(1))]
-    for _ in range(round(1e3 * ps / TIMESTEP) // sample):
+    """Runs for a time: what is printed of it, and g_OO up to a distance in parts of it (P, B)."""
+    oxygen = np.flatnonzero(run.state.numbers.cpu().numpy() == 8)
+    times, energies, samples, distributions = [], [], [], []
+    for number in range(round(1e3 * ps / TIMESTEP) // sample):
         run.run(sample)
+        view, now = run.view(), run.observables()
         times.append(1e-3 * run.time)
-        energies.append(run.observables().conserved_energy.item())
-        if run.step < EVERY:
-            continue
-        found = run.online[1].result()
-        oxygen = found.value[0, found.pairs.index("O-O")]
-        sums.append((found.samples, found.samples * np.nan_to_num(oxygen)))
-    atoms = run.state.grouping.atoms
+        energies.append(now.conserved_energy.item())
+        samples.append([now.temperature.item(), now.pressure.item() / BAR, now.volume.item()])
+        if number % SAMPLES == 0:
+            frame = view.positions.numpy(), view.cell[0].numpy()
+            found = radial_distribution([frame], oxygen, oxygen, maximum=maximum)
+            distributions.append(found.value)
     row: dict[str, float] = {}
     if np.isfinite(energies).all():
+        atoms = len(run.state.numbers)
         slope = drift(np.array(times), 1e6 * np.array(energies)[:, None] / atoms)
         row = {"drift": slope.slope, "drift_error": slope.blocks_error}
-    averages = run.online[0].result()
-    for quantity, unit in (("temperature", 1.0), ("pressure", BAR), ("volume", 1.0)):
-        mean, error = averages.of(quantity)
-        row |= {quantity: mean / unit, f"{quantity}_error": error / unit}
-    ends = [sums[place] for place in np.linspace(0, len(sums) - 1, PARTS + 1).astype(int)]
-    parts = [
-        (after - before) / (more - samples)
-        for (samples, before), (more, after) in itertools.pairwise(ends)
-        if more > samples
-    ]
-    return row, np.array(parts)
+    parts = in_parts(samples)
+    errors = parts.std(0, ddof=1) / len(parts) ** 0.5 if len(parts) > 1 else 0.0 * parts[0]
+    for name, mean, error in zip(QUANTITIES, np.mean(samples, 0), errors, strict=True):
+        row |= {name: mean, f"{name}_error": error}
+    return row, in_parts(distributions)
+
+
+def in_parts(samples: Sequence[ArrayLike]) -> NDArray[np.float64]:
+    """Means over parts of a run, (P, ...)."""
+    parts = np.array_split(np.asarray(samples, dtype=np.float64), min(PARTS, len(samples)))
+    return np.array([part.mean(0) for part in parts])
 
 
 def difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> dict[str, float]:
@@ -161,6 +163,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeat", type=counts_named, default=[1, 1, 1], help="box of 192 atoms")
     parser.add_argument("--sample", type=int, default=10, help="steps between energies")
     parser.add_argument("--double-steps", type=int, default=0, help="that both do, to compare")
+    parser.add_argument("--seed", type=int, default=1, help="of the bath")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -174,7 +177,7 @@ def main() -> None:
     start = read_system(shipped_potentials()[POTENTIAL] / "start.extxyz")
     start = repeated(start, options.repeat)
     thermostat = StochasticVelocityRescaling(TIMESTEP, options.kelvin, tau=50.0)
-    bath = begun(start, thermostat, "1", 1, options)
+    bath = begun(start, thermostat, "1", options.seed, options)
     bath.run(round(1e3 * options.bath_ps / TIMESTEP))
     view = bath.view()
     system = start.replace(
@@ -182,6 +185,7 @@ def main() -> None:
     )
     if options.double_steps:
         same_way(system, options)
+    maximum = 0.45 * smallest_height(system.cell)
     runs = (
         ("nve", options.nve_ps, lambda: VelocityVerlet(TIMESTEP)),
         ("npt", options.npt_ps, lambda: StochasticCellRescaling(TIMESTEP, options.kelvin, BAR)),
@@ -191,7 +195,7 @@ def main() -> None:
         for seed, domains in enumerate(("1", options.domains)):
             if ps > 0.0:
                 run = begun(system, integrator(), domains, seed, options)
-                found, parts = measured(run, ps, options.sample)
+                found, parts = measured(run, ps, options.sample, maximum)
                 row = {"run": name, "domains": domains, "ps": ps} | found
                 row |= {} if whole is None else difference(whole, parts)
                 whole = parts
