@@ -149,6 +149,24 @@ def test_a_sum_is_the_sum_of_its_terms_and_conserves_energy(precision: str) -> N
     ]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("text", TEXTS)
+def test_captured_steps_have_every_term(text: str) -> None:
+    """In a skewed cell, with a bond across its boundary."""
+    ends = []
+    for device in ("cpu", "cuda"):
+        run = Simulation(
+            water(), term(text)[0], VelocityVerlet(0.1), device=device, precision="double",
+            temperature=50.0, seed=1, maximum_temperature=1e9, check=None,
+        )  # fmt: skip
+        start = run.state.positions.clone()
+        run.run(20)
+        assert run.graphed == (device == "cuda")
+        ends.append((run.state.positions - start).cpu())
+    assert ends[0].abs().max() > 1e-3
+    torch.testing.assert_close(*ends, rtol=0.0, atol=1e-6 * float(ends[0].abs().max()))
+
+
 def test_a_sum_is_saved_loaded_and_described(tmp_path: Path) -> None:
     save(network(**TENSORNET), tmp_path / "base.safetensors")
     target = tmp_path / "sum.safetensors"
