@@ -598,11 +598,26 @@ json.dump(missed, open(f"{out}/missed.json", "w"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("count", "case"), [(3, "water"), (4, "water"), (8, "water"), (4, "slab"), (8, "skewed cell")]
+    ("count", "case"),
+    [
+        *((count, "water") for count in (2, 3, 4, 8)),
+        *((count, "slab") for count in (2, 4)),
+        *((count, "skewed cell") for count in (2, 3, 8)),
+        (2, "narrow cell"),
+        *((count, "protein") for count in (2, 4, 8)),
+    ],
 )
-def test_ranks_have_the_forces_of_one(tmp_path: Path, count: int, case: str) -> None:
-    potential, system, _ = CASES[case]
-    to_ase(system()).write(tmp_path / "start.extxyz")
+def test_ranks_have_the_forces_of_one(
+    tmp_path: Path, reference_folder: Path, structures_folder: Path, count: int, case: str
+) -> None:
+    """The protein is DHFR, in water, of 23,558 atoms by AceFF-1.1."""
+    if case == "protein":
+        potential = str(reference_folder / "torchmdnet" / "aceff-1.1.ckpt")
+        system = read_system(structures_folder / "dhfr_water_23558.pdb")
+    else:
+        potential, make, _ = CASES[case]
+        system = make()
+    to_ase(system).write(tmp_path / "start.extxyz")
     (tmp_path / "forces.py").write_text(FORCES, encoding="utf-8")
     words = ["-m", "torch.distributed.run", "--nproc-per-node", str(count), "--standalone"]
     process = started([*words, "forces.py", str(tmp_path), str(count), potential], tmp_path)
