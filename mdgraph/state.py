@@ -130,6 +130,19 @@ class BatchCapacity:
     elements: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class PreparedSystems:
+    """Systems that fit into the buffers of a state, as these hold them.
+
+    Attributes:
+        sizes: atoms of each.
+        given: on the host, by the names of buffers.
+    """
+
+    sizes: tuple[int, ...]
+    given: Mapping[str, Tensor]
+
+
 _ALIGNMENT: Final = 16
 """Numbers of 8 bytes: memory is read in pieces of 128."""
 
@@ -321,10 +334,8 @@ class State:
             return torch.zeros_like(value)
         return zeros_on_host(*value.shape, dtype=value.dtype, device=value.device)
 
-    def assign_(self, systems: Sequence[System]) -> None:
-        """Writes other systems on the host, of which `load_` fills the buffers.
-
-        Does not sync; the copies of the `load_` before must have ended.
+    def prepared(self, systems: Sequence[System]) -> PreparedSystems:
+        """Other systems as `take_` wants them; changes nothing, and may run while `load_` does.
 
         Args:
             systems: as many, with as many atoms together, within the room, and periodic along
@@ -341,19 +352,27 @@ class State:
         self._check_room(sizes, arrays.numbers)
         given = concatenate_systems(arrays, self.dtype) | {"sizes": torch.tensor(arrays.sizes)}
         del given["pbc"]  # which stay as they are
-        self._given.write(given)
-        self.grouping.sizes = tuple(sizes)
+        return PreparedSystems(tuple(sizes), given)
+
+    def take_(self, prepared: PreparedSystems) -> None:
+        """Writes other systems on the host, of which `load_` fills the buffers.
+
+        Does not sync; the copies of the `load_` before must have ended.
+        """
+        assert self._given is not None
+        self._given.write(prepared.given)
+        self.grouping.sizes = prepared.sizes
 
     @property
     def awaits_load(self) -> bool:
-        """Whether `assign_` gave systems, so that each evaluation begins with `load_`."""
+        """Whether `take_` gave systems, so that each evaluation begins with `load_`."""
         return self._given is not None and len(self._given.buffers) > 0
 
     def load_(self) -> None:
-        """Puts the systems of `assign_` into the buffers, at rest where they carry no velocities.
+        """Puts the systems of `take_` into the buffers, at rest where they carry no velocities.
 
         Capturable, does not sync. What evaluators derived from the systems follows. Lists must be
-        renewed afterwards. Of no effect before the first `assign_`.
+        renewed afterwards. Of no effect before the first `take_`.
         """
         if self._given is None or not self._given.buffers:
             return

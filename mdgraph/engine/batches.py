@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -17,7 +18,7 @@ from mdgraph.memory import Workload, available_memory, estimated_memory, fused_m
 from mdgraph.models import PotentialModule, architecture_named
 from mdgraph.neighbors.geometry import Lattice
 from mdgraph.precision import Precision, precision_named
-from mdgraph.state import BatchCapacity
+from mdgraph.state import BatchCapacity, PreparedSystems
 from mdgraph.system import System, SystemArrays, are_among
 
 _APART: Final = 3.0
@@ -191,6 +192,23 @@ _DENSITY: Final = 0.1
 _MOST_NEIGHBORS: Final = 1000
 
 
+@dataclass
+class _Batch:
+    """Structures that are evaluated together.
+
+    Attributes:
+        places: of them among all.
+        systems: the structures.
+        shape: of the buffers, or None.
+        prepared: for these, once that is done.
+    """
+
+    places: list[int]
+    systems: SystemArrays
+    shape: BatchShape | None
+    prepared: PreparedSystems | None = None
+
+
 class Batches:
     """Evaluates structures of any size in batches of few shapes.
 
@@ -254,22 +272,28 @@ class Batches:
         """
         if not systems:
             return
-        systems = SystemArrays.of(systems)
+        batches = self._batches(SystemArrays.of(systems))
+        batch = next(batches, None)
+        while batch is not None:
+            following = next(batches, None)
+            self.batches += 1
+            results: Iterable[EvaluationResult]
+            try:
+                results = self._compute_batch(batch, following)
+            except (InputError, CapacityError):
+                # One by one, so that the error names the structure.
+                results = self._alone(batch.systems, [names[place] for place in batch.places])
+            yield from zip(batch.places, results, strict=True)
+            batch = following
+
+    def _batches(self, systems: SystemArrays) -> "Iterator[_Batch]":
         for key, places in by_key(systems, self._evaluator.cutoffs).items():
             shape = None
             if self.graphs is not None:
                 shape = self._shape(key, systems.take(places))
             self._keys.add(key)
             for batch, batch_shape in packed(systems, places, self._atoms, shape):
-                structures = systems.take(batch)
-                self.batches += 1
-                results: Iterable[EvaluationResult]
-                try:
-                    results = self._compute_batch(structures, batch_shape)
-                except (InputError, CapacityError):
-                    # One by one, so that the error names the structure.
-                    results = self._alone(structures, [names[place] for place in batch])
-                yield from zip(batch, results, strict=True)
+                yield _Batch(batch, systems.take(batch), batch_shape)
 
     def _shape(self, key: BatchKey, systems: SystemArrays) -> BatchShape | None:
         """The shape of earlier structures with this key where these fit, so that graphs stay."""
@@ -298,22 +322,32 @@ class Batches:
             return text
         return f"{text}, {self.graphs.memory.captures} graphs captured"
 
-    def _compute_batch(
-        self, systems: SystemArrays, shape: BatchShape | None
-    ) -> list[EvaluationResult]:
+    def _compute_batch(self, batch: "_Batch", following: "_Batch | None") -> list[EvaluationResult]:
+        """Evaluates a batch; the host prepares the following one while a GPU does that."""
+        systems, shape = batch.systems, batch.shape
         if self.graphs is None or shape is None:
             return self._calculation(systems).computed().results(len(systems))
-        rest = padding(shape, systems, self._evaluator.cutoffs)
+        cutoffs = self._evaluator.cutoffs
+        rest = padding(shape, systems, cutoffs)
         reuse = shape in self.graphs
         calculation = self.graphs.get(
             shape, lambda: self._new_calculation(systems.followed_by(rest), shape.room)
         )
         if not reuse:
             return calculation.answer().results(len(systems))
-        calculation.assign_(systems, rest)
+        calculation.take_(batch.prepared or calculation.prepared(systems, rest))
         begin, end = self._timed()
         begin()
-        outputs = calculation.computed(graphed=True, meanwhile=end)
+
+        def meanwhile() -> None:
+            end()
+            if following is None or following.shape != shape or following.prepared is not None:
+                return
+            with suppress(InputError):  # which is raised again in its turn
+                more = padding(shape, following.systems, cutoffs)
+                following.prepared = calculation.prepared(following.systems, more)
+
+        outputs = calculation.computed(graphed=True, meanwhile=meanwhile)
         self._add_time()
         calculation.check_close(systems, outputs)
         return outputs.results(len(systems))

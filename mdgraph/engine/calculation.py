@@ -40,7 +40,7 @@ from mdgraph.models import PotentialModule, check_species
 from mdgraph.neighbors import NeighborList
 from mdgraph.neighbors.list import checked_skin, default_skin, hold_all
 from mdgraph.precision import Precision, precision_named
-from mdgraph.state import OFFSETS, BatchCapacity, State
+from mdgraph.state import OFFSETS, BatchCapacity, PreparedSystems, State
 from mdgraph.system import NEAR, System, SystemArrays, are_among, centred, total_charge
 
 Array = NDArray[np.float64]
@@ -519,10 +519,15 @@ class Calculation:
             check_lengths(systems, distances=distances)
 
     def assign_(self, systems: Sequence[System], padding: SystemArrays | None = None) -> None:
-        """Puts other systems into the place of these; captured graphs stay valid. Does not sync.
+        """Puts other systems into the place of these; see `prepared` and `take_`."""
+        self.take_(self.prepared(systems, padding))
 
-        The next evaluation brings them to the device, so sync between two calls. Distances are left
-        to `check_close`, after `computed`. Restraints do not change.
+    def prepared(
+        self, systems: Sequence[System], padding: SystemArrays | None = None
+    ) -> PreparedSystems:
+        """Other systems as `take_` wants them; changes nothing, so the device may still evaluate.
+
+        Distances are left to `check_close`, after `computed`.
 
         Args:
             systems: the others.
@@ -533,10 +538,18 @@ class Calculation:
         """
         systems = SystemArrays.of(systems)
         self.check(systems, distances=False)
+        return self.state.prepared(systems if padding is None else systems.followed_by(padding))
+
+    def take_(self, prepared: PreparedSystems) -> None:
+        """Puts other systems into the place of these; captured graphs stay valid. Does not sync.
+
+        The next evaluation brings them to the device, so sync between two calls. Restraints do not
+        change.
+        """
         self._evaluation.unplace()
         if not self.state.awaits_load:
             self._evaluation.forget()  # a graph of before does not load
-        self.state.assign_(systems if padding is None else systems.followed_by(padding))
+        self.state.take_(prepared)
         if not all(item.is_built_anew for item in self.lists):
             self.state.load_()
             for item in self.lists:

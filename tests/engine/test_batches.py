@@ -14,7 +14,7 @@ from toys import LennardJones
 
 from mdgraph.engine import Calculation
 from mdgraph.engine.batches import Batches, by_key, common_shape, padding
-from mdgraph.engine.calculation import EvaluationResult
+from mdgraph.engine.calculation import EvaluationResult, HostOutputs
 from mdgraph.engine.checks import check_lengths
 from mdgraph.errors import InputError
 from mdgraph.evaluators import AutogradEvaluator, Evaluator
@@ -159,6 +159,27 @@ class TestBatches:
         systems = [molecule(n, charge=0.5 * (n % 3), seed=n) for n in (3, 7, 5, 8, 4, 6, 9, 7)]
         systems[3:3] = [crystal(n, charge=-0.1 * n, seed=n) for n in (4, 6, 3, 5, 6, 4)]
         self._check(settings, systems, graphed, kinds=2)
+
+    def test_the_host_prepares_a_batch_while_the_one_before_is_evaluated(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        done: list[str] = []
+        for owner, name in ((Calculation, "prepared"), (HostOutputs, "wait")):
+            work = getattr(owner, name)
+
+            def noted(self: Any, *rest: Any, name: str = name, work: Any = work) -> Any:
+                done.append(name)
+                return work(self, *rest)
+
+            monkeypatch.setattr(owner, name, noted)
+        evaluator = AutogradEvaluator(network(**TENSORNET))
+        graphs = GraphPool[Calculation](memory=GraphMemory(recorded))
+        systems = [molecule(5, seed=seed) for seed in range(16)]
+        batches = Batches(evaluator, CPU, DOUBLE, graphs=graphs, atoms=24)
+        for result, system in zip(found_in(batches, systems), systems, strict=True):
+            check_as_alone(result, evaluator, system)
+        # The first makes the buffers, so the second is prepared when its turn comes.
+        assert done == ["wait", "prepared", *["prepared", "wait"] * (batches.batches - 2), "wait"]
 
     def test_with_all_pairs_of_every_molecule(self) -> None:
         systems = [molecule(n, charge=0.5 * (n % 3), seed=n) for n in (3, 7, 5, 8, 4, 6, 9, 7)]
@@ -402,6 +423,6 @@ class TestAssign:
             [crystal(4), molecule(3)],
         ):
             with pytest.raises(InputError, match="do not fit"):
-                state.assign_(systems)
+                state.prepared(systems)
         with pytest.raises(InputError, match="do not fit"):
-            State([molecule(4)]).assign_([molecule(4)])
+            State([molecule(4)]).prepared([molecule(4)])
