@@ -41,6 +41,11 @@ class NetworkResult:
 class FusedNetwork(Protocol):
     """A TensorNet with its Coulomb energy and repulsion, on one device."""
 
+    @property
+    def reads_reverse(self) -> bool:
+        """Whether it reads the reverse slots of the network's list; those of others it does not."""
+        ...
+
     def evaluate_(
         self,
         state: State,

@@ -143,15 +143,13 @@ class FusedTensorNet(Evaluator):
         self.cutoffs = self._list_roles.cutoffs
         self.precision, self.device = precision, device
         self.tables = shared_tables(potential, precision.network)
-        # The Coulomb energy is a function of distances, so its forces need no reverse slots.
-        places = self._list_roles.places
-        coulomb = places.get("coulomb")
-        if coulomb is not None and sum(place == coulomb for place in places.values()) == 1:
-            self.one_way = (coulomb,)
         backend = backend or ("triton" if device.type == "cuda" else "compiled")
         self.rounds = precision.reduced and backend == "triton"
         self._network = _network(self.potential, self.tables, precision, device, backend)
         self.potential.network.cpu()  # kernels have copies of these weights
+        # Coulomb energy and repulsion are functions of distances, and need no reverse slots.
+        own = self._list_roles.places["network"] if self._network.reads_reverse else None
+        self.one_way = tuple(number for number in range(len(self.cutoffs)) if number != own)
 
     @property
     def list_roles(self) -> ListRoles:

@@ -284,11 +284,9 @@ class KernelBuilder:
         self._search = search_launches(task, self._wrapped, self._launch)
         self._waiting: Tensor | None = None
         if device.type == "cuda":
-            rebuilds = task.counters.rebuilds.clone()
             with compiling_ahead():
                 self.update_(positions, task.rows.reference_cell)
                 self.join()
-            task.counters.rebuilds.copy_(rebuilds)  # which no kernel counts of a list one way
 
     def build_(self, positions: Tensor, cell: Tensor) -> None:
         """See Builder."""
@@ -305,14 +303,12 @@ class KernelBuilder:
             # What the last build has left in its buffers, in the cell that it had.
             self._update_lattice(self._task.rows.reference_cell)
             self._search.find_all(rows)
-            self._reverse(self._always, rows, torch.zeros_like(self._task.counters.rebuilds))
+            self._reverse(self._always, rows)
 
     def reverse_(self) -> None:
         """See Builder."""
         with launching_on(self._due.device):
-            self._reverse(
-                self._always, self._task.rows, torch.zeros_like(self._task.counters.rebuilds)
-            )
+            self._reverse(self._always, self._task.rows)
 
     def join(self) -> None:
         """See Builder."""
@@ -419,12 +415,11 @@ class KernelBuilder:
 
     def _search_and_reverse(self, due: Tensor) -> None:
         self._search.find(due, self._filled)
+        if self._task.one_way:
+            return
         # Reverse slots are needed late, and their loads are latency-bound.
         with self._branch.fork():
-            if self._task.one_way:
-                self._task.counters.rebuilds.add_(due.amax())
-            else:
-                self._reverse(due, self._task.rows, self._task.counters.rebuilds)
+            self._reverse(due, self._task.rows)
 
     def _prepare(self, due: Tensor, positions: Tensor, cell: Tensor) -> None:
         task, rows = self._task, self._task.rows
@@ -445,6 +440,7 @@ class KernelBuilder:
             self._allowed_reach,
             task.counters.reach,
             task.counters.sticky,
+            task.counters.rebuilds,
             *self._search.plan,
             self._near,
             None if task.limit is None else task.limit.brick.planes,
@@ -470,7 +466,7 @@ class KernelBuilder:
             return [-1] * 6
         return [-1 if end is None else end for axis in limit.brick.ends for end in axis]
 
-    def _reverse(self, due: Tensor, rows: ListRows, rebuilds: Tensor) -> None:
+    def _reverse(self, due: Tensor, rows: ListRows) -> None:
         task = self._task
         row = task.limit.row if task.limit is not None and rows is task.rows else None
         triton_kernels.reverse_kernel[(min(task.grouping.atoms, PROGRAMS),)](
@@ -480,7 +476,6 @@ class KernelBuilder:
             rows.image,
             rows.count,
             rows.reverse,
-            rebuilds,
             row,
             task.grouping.atoms,
             rows.capacity,

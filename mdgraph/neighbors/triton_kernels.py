@@ -347,7 +347,6 @@ def reverse_kernel(
     image,
     count,
     reverse,
-    rebuilds,
     row_of,
     atoms,
     capacity,
@@ -365,7 +364,6 @@ def reverse_kernel(
         order: (N,) int32, in which atoms are taken.
         index, image, count: the finished rows.
         reverse: (R, K) int32, written; any slot where the neighbor has no row.
-        rebuilds: () int64, counted up.
         row_of: (N,) int32 of `prepare_kernel`, where rows are limited.
         atoms, capacity, zero_image: N, K, number of no translation.
         STEPS: bisections that find one of K + 1 places.
@@ -398,8 +396,6 @@ def reverse_kernel(
                 high = tl.where(searching & ~before, middle, high)
             place = tl.where(filled, tl.minimum(low, capacity - 1), slot)
             tl.store(reverse + row + slot, place, mask=slot < capacity)
-    if tl.program_id(0) == 0:
-        tl.store(rebuilds, tl.load(rebuilds) + 1)
 
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -453,6 +449,7 @@ def prepare_kernel(
     allowed_reach,
     largest_reach,
     sticky,
+    rebuilds,
     low,
     scale,
     shape,
@@ -494,6 +491,7 @@ def prepare_kernel(
         cell: (S, 3, 3) A; reference_cell: written where cells vary.
         allowed_reach: (S, 3) of the plan; largest_reach: (S, 3), raised.
         sticky: (4,) int64 of `torch_builder.Counters`; the third is set where the plan falls short.
+        rebuilds: () int64, counted up.
         low, scale, shape, first, curve: the plan of `CellList`.
         in_bin: (bins,) int32, zero before; atoms of each bin, counted.
         bin_of, slot_of: (N,) int32, written; slots of a bin fall in any order.
@@ -507,6 +505,8 @@ def prepare_kernel(
     pdl_wait(USE_PDL)
     if not is_due(due, FLAGS):
         return
+    if tl.program_id(0) == 0:
+        tl.store(rebuilds, tl.load(rebuilds) + 1)
     atom = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = atom < atoms
     system = tl.load(system_index + atom, mask=inside, other=0).to(tl.int32)

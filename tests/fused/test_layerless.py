@@ -14,6 +14,7 @@ from mdgraph.decomposition import DecomposedEvaluator
 from mdgraph.decomposition.bricks import BrickGrid
 from mdgraph.fused.cuda import weights
 from mdgraph.fused.evaluator import FusedTensorNet
+from mdgraph.neighbors import NeighborList
 from mdgraph.state import State
 from mdgraph.system import System
 
@@ -106,6 +107,21 @@ def test_domains_have_the_forces_of_the_whole() -> None:
 def test_other_networks_take_other_kernels(settings: dict[str, Any], taken: bool) -> None:
     evaluator = FusedTensorNet(network(**settings), "mixed", device_of("triton"), "triton")
     assert evaluator._network._model.layerless is taken  # type: ignore[attr-defined]
+
+
+def test_reverse_slots_are_left_out_where_no_kernel_reads_them() -> None:
+    """Forces that are read from slots which no build has filled would be wrong."""
+    potential, device = network(**NONE), device_of("triton")
+    evaluator = FusedTensorNet(potential, "mixed", device, "triton")
+    assert evaluator.one_way == (0,)
+    assert FusedTensorNet(network(**NONE | {"layers": 1}), "mixed", device, "triton").one_way == ()
+    assert FusedTensorNet(potential, "mixed", "cpu", "compiled").one_way == ()
+    whole, left_out = (State([crystal(3)], device) for _ in range(2))
+    evaluator.evaluate_(whole, lists_for(whole, potential))
+    item = NeighborList(left_out, potential.cutoffs[0])
+    item.reverse.fill_(2**30)
+    evaluator.evaluate_(left_out, [item])
+    assert torch.equal(whole.forces, left_out.forces)
 
 
 @pytest.mark.skipif(not CUDA, reason="the interpreter would take minutes")

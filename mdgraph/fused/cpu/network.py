@@ -45,6 +45,7 @@ class CompiledNetwork:
     """
 
     rounding: ClassVar[int] = ATOMS
+    reads_reverse: ClassVar[bool] = True
 
     def __init__(
         self,

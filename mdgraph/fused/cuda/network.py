@@ -57,6 +57,11 @@ class TritonNetwork:
         self._model = NetworkWeights(config, weights, tables, reduced)
         self._rows = rows
 
+    @property
+    def reads_reverse(self) -> bool:
+        """See FusedNetwork; domains of a network without layers do, on lists of their own."""
+        return not self._model.layerless
+
     def evaluate_(
         self,
         state: State,
