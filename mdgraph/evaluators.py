@@ -103,6 +103,10 @@ class Evaluator(ABC):
     def grow_(self, state: State) -> None:  # noqa: B027
         """Enlarges these buffers at the next evaluation. Capture graphs again."""
 
+    def own_lists(self, lists: Sequence[NeighborList]) -> list[NeighborList]:
+        """Those of its lists that `evaluate_` brings up to date itself, beside other work."""
+        return []
+
     @abstractmethod
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """Writes energies, energy, forces and virial; static shapes, does not sync.
@@ -485,6 +489,15 @@ class MultipleTimeStepEvaluator(Evaluator):
         self.potential = large.potential
         self.precision, self.device = large.precision, large.device
         self.rounds = large.rounds or small.rounds
+        both_ways = {
+            cutoff
+            for part in (large, small)
+            for number, cutoff in enumerate(part.cutoffs)
+            if number not in part.one_way
+        }
+        self.one_way = tuple(
+            number for number, cutoff in enumerate(self.cutoffs) if cutoff not in both_ways
+        )
 
     @property
     def species(self) -> tuple[int, ...] | None:
@@ -506,9 +519,16 @@ class MultipleTimeStepEvaluator(Evaluator):
         """The lists that `large` or `small` reads, of those of both."""
         return [lists[self.cutoffs.index(cutoff)] for cutoff in part.cutoffs]
 
+    def own_lists(self, lists: Sequence[NeighborList]) -> list[NeighborList]:
+        """See Evaluator: beside the large potential those of the small one alone."""
+        if not self._runs_beside:
+            return []
+        pairs = zip(self.cutoffs, lists, strict=True)
+        return [item for cutoff, item in pairs if cutoff not in self.large.cutoffs]
+
     def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
         """See Evaluator. The first call for a state allocates."""
-        own = self._bind(state)
+        own, own_lists = self._bind(state), self.own_lists(lists)
         lists_of_small = self.lists_of(self.small, lists)
         lists_of_large = self.lists_of(self.large, lists)
         if self._runs_beside:
@@ -517,6 +537,8 @@ class MultipleTimeStepEvaluator(Evaluator):
                 if any(item is other for other in lists_of_large):
                     item.join()
         with own.branch.fork() if self._runs_beside else nullcontext():
+            for item in own_lists:
+                item.update_(state.positions, state.cell, joined=False)
             if self.virials:
                 self.small.evaluate_(state, lists_of_small)
                 own.small.copy_(state.forces)
@@ -524,6 +546,8 @@ class MultipleTimeStepEvaluator(Evaluator):
             else:
                 self.small.evaluate_forces_(state, lists_of_small, own.small)
             own.small.mul_(1 - self.steps)
+            for item in own_lists:
+                item.join()
         self.large.evaluate_(state, lists_of_large)
         own.forces.copy_(state.forces)
         own.branch.join()

@@ -572,7 +572,9 @@ class Calculation:
 
     def update_(self) -> None:
         """Lists, then energy, forces and virial; static shapes, does not sync on CUDA."""
-        pull = self._update_(self.lists, self.evaluator.evaluate_)
+        own = self.evaluator.own_lists(self.lists)
+        lists = [item for item in self.lists if not any(item is other for other in own)]
+        pull = self._update_(lists, self.evaluator.evaluate_)
         forces = self.evaluator.forces(self.state)
         if pull is not None and forces is not self.state.forces:
             forces -= pull

@@ -8,7 +8,7 @@ import torch
 from backends import device_of
 from random_networks import TENSORNET, crowd, crystal, lists_for, network
 
-from mdgraph.engine import LangevinMiddle, Simulation
+from mdgraph.engine import Calculation, LangevinMiddle, Simulation
 from mdgraph.evaluators import MultipleTimeStepEvaluator
 from mdgraph.fused.evaluator import FusedTensorNet
 from mdgraph.gpu.launch import Branch
@@ -93,3 +93,23 @@ def test_a_list_of_both_potentials_is_waited_for_by_both(
     monkeypatch.setattr(Branch, "fork", fork)
     evaluator.evaluate_(state, lists)
     assert events[0] == ("join" if cutoff == 3.4 else "fork")
+
+
+@pytest.mark.parametrize("cutoff", [3.0, 3.4])
+def test_a_list_of_the_small_potential_is_updated_beside_the_large_one(cutoff: float) -> None:
+    """With the forces of lists that are updated before both."""
+    large, small = (
+        FusedTensorNet(network(**NONE | {"cutoff": own}), "mixed", "cpu") for own in (3.4, cutoff)
+    )
+    forces = []
+    for beside in (True, False):
+        evaluator = MultipleTimeStepEvaluator(large, small, 2, virials=False)
+        evaluator._runs_beside = beside
+        calculation = Calculation([crystal(2)], evaluator, device="cpu", cell_varies=False)
+        assert len(evaluator.own_lists(calculation.lists)) == (beside and cutoff == 3.0)
+        builds = [int(item.rebuilds) for item in calculation.lists]
+        calculation.state.positions[0, 0] += 0.6
+        calculation.update_()
+        assert [int(item.rebuilds) for item in calculation.lists] == [one + 1 for one in builds]
+        forces.append(calculation.state.forces)
+    assert torch.equal(*forces)
