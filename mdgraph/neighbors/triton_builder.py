@@ -1,7 +1,7 @@
 """KernelBuilder: builds a neighbor list with a few Triton kernels.
 
-A build by every pair takes three kernels (wrap, rows, reverse slots), one by the cell list five
-(wrap and count, starts of bins, atoms into bins, rows, reverse slots). With a varying cell one
+A build by every pair takes three kernels (wrap, rows, reverse slots), one by the cell list four
+(wrap, count and starts of bins, atoms into bins, rows, reverse slots). With a varying cell one
 more runs before them; with a skin two more decide whether the others do anything.
 """
 
@@ -32,6 +32,9 @@ OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 _CHUNK: Final = 512
 """Candidates of `EveryPair` that a program compares at a time."""
 
+_SCANNED: Final = 2048
+"""Bins whose starts are found at a time, by one program."""
+
 _LANES, _DEPTH, _DEEP = 32, 2, 8
 """Bins, and atoms of each, that a program of the cell list compares at a time; the last for each
 warp of several, whose lists are long and bins full."""
@@ -60,22 +63,21 @@ class SearchLaunches(Protocol):
     """Kernel launches of a search.
 
     Attributes:
-        binned: whether the first kernel counts the atoms of each bin.
+        bins: whose atoms the first kernel counts; 0 without bins.
     """
 
-    binned: bool
+    bins: int
 
     @property
     def plan(self) -> list[Tensor | None]:
-        """The eight buffers for that count, or eight times None."""
+        """The nine buffers for that count, or nine times None."""
         ...
 
-    def find(self, due: Tensor, filled: Tensor) -> None:
+    def find(self, due: Tensor) -> None:
         """Fills the rows if one of `due`, int32, is not zero; does not sync.
 
         Args:
             due: as many flags as a power of two.
-            filled: (1,) int32, rows of a limited list that the first kernel gave to atoms.
         """
         ...
 
@@ -93,7 +95,7 @@ def search_launches(task: BuildTask, wrapped: Wrapped, launch: dict[str, Any]) -
 
 
 class _EveryPairLaunches:
-    binned = False
+    bins = 0
 
     def __init__(
         self, task: BuildTask, search: EveryPair, wrapped: Wrapped, launch: dict[str, Any]
@@ -102,12 +104,12 @@ class _EveryPairLaunches:
 
     @property
     def plan(self) -> list[Tensor | None]:
-        return [None] * 8
+        return [None] * 9
 
     def find_all(self, rows: ListRows) -> None:
         raise AssertionError("no row is left out")
 
-    def find(self, due: Tensor, filled: Tensor) -> None:
+    def find(self, due: Tensor) -> None:
         task, rows, search, wrapped = self._task, self._task.rows, self._search, self._wrapped
         chunk = min(_CHUNK, max(32, triton.next_power_of_2(search.candidates)))
         x, y, z = search.shell
@@ -142,14 +144,13 @@ class _EveryPairLaunches:
 
 
 class _CellListLaunches:
-    binned = True
-
     def __init__(
         self, task: BuildTask, search: CellList, wrapped: Wrapped, launch: dict[str, Any]
     ) -> None:
         self._task, self._search, self._wrapped, self._launch = task, search, wrapped, launch
         self._row = None if task.limit is None else task.limit.row
         atoms, bins = task.grouping.atoms, search.bins
+        self.bins = len(bins)
         int32: dict[str, Any] = {"dtype": torch.int32, "device": wrapped.positions.device}
         self._in_bin = torch.zeros(len(bins), **int32)
         self._bin_start = torch.full((len(bins) + 2,), atoms, **int32)
@@ -162,10 +163,10 @@ class _CellListLaunches:
     def plan(self) -> list[Tensor | None]:
         search, bins = self._search, self._search.bins
         bin_buffers = [search.low, search.scale, self._shape, bins.first, bins.curve]
-        return [*bin_buffers, self._in_bin, self._bin_of, self._slot_of]
+        return [*bin_buffers, self._in_bin, self._bin_start, self._bin_of, self._slot_of]
 
-    def find(self, due: Tensor, filled: Tensor) -> None:
-        self._fill_bins(due, filled)
+    def find(self, due: Tensor) -> None:
+        self._fill_bins(due)
         self._find(due, self._task.rows, self._row)
 
     def find_all(self, rows: ListRows) -> None:
@@ -208,22 +209,8 @@ class _CellListLaunches:
             **OPTIONS,
         )
 
-    def _fill_bins(self, due: Tensor, filled: Tensor) -> None:
-        atoms, bins = self._task.grouping.atoms, len(self._search.bins)
-        block = min(4096, max(128, triton.next_power_of_2(bins)))
-        triton_kernels.scan_kernel[(1,)](
-            due,
-            self._in_bin,
-            self._bin_start,
-            filled,
-            self._task.counters.sticky,
-            bins,
-            BLOCK=block,
-            LIMITED=self._row is not None,
-            FLAGS=len(due),
-            num_warps=max(1, block // 512),
-            **self._launch,
-        )
+    def _fill_bins(self, due: Tensor) -> None:
+        atoms = self._task.grouping.atoms
         triton_kernels.place_kernel[(triton.cdiv(atoms, BLOCK),)](
             due,
             self._bin_of,
@@ -262,7 +249,7 @@ class KernelBuilder:
         flags = triton.next_power_of_2(programs) if self._own_flags else 1
         self._due = torch.zeros(flags, **int32)
         self._always = torch.ones(flags, **int32)
-        self._filled = torch.zeros(1, **int32)
+        self._filled, self._arrived = torch.zeros(2, 1, **int32)
         self._pbc = task.pbc.to(torch.int32)
         self._vectors = task.lattice.vectors.contiguous().clone()
         self._inverse = task.lattice.inverse.contiguous().clone()
@@ -414,7 +401,7 @@ class KernelBuilder:
             self._waiting = due
 
     def _search_and_reverse(self, due: Tensor) -> None:
-        self._search.find(due, self._filled)
+        self._search.find(due)
         if self._task.one_way:
             return
         # Reverse slots are needed late, and their loads are latency-bound.
@@ -446,14 +433,17 @@ class KernelBuilder:
             None if task.limit is None else task.limit.brick.planes,
             None if task.limit is None else task.limit.row,
             self._filled,
+            self._arrived,
             *self._ends(),
             len(rows.index),
             task.grouping.atoms,
             task.grouping.systems,
+            self._search.bins,
             CELL_VARIES=task.cell_varies,
-            BINNED=self._search.binned,
+            BINNED=self._search.bins > 0,
             LIMITED=task.limit is not None,
             BLOCK=BLOCK,
+            SCANNED=min(_SCANNED, max(BLOCK, triton.next_power_of_2(self._search.bins))),
             FLAGS=len(due),
             **self._launch,
             **OPTIONS,

@@ -431,6 +431,19 @@ def _is_far(fractional, planes, low, high, reach, periodic):
     return outside & ~(periodic & across)
 
 
+@triton.jit
+def _scan(in_bin, bin_start, bins, BLOCK: tl.constexpr):
+    """Turns the numbers of atoms into the starts of bins, and zeroes them."""
+    total = 0
+    for start in range(0, bins, BLOCK):
+        here = start + tl.arange(0, BLOCK)
+        inside = here < bins
+        number = tl.load(in_bin + here, mask=inside, other=0)
+        tl.store(bin_start + here, total + tl.cumsum(number, 0) - number, mask=inside)
+        tl.store(in_bin + here, tl.zeros_like(number), mask=inside)
+        total += tl.sum(number, 0)
+
+
 @kernel
 def prepare_kernel(
     due,
@@ -456,12 +469,14 @@ def prepare_kernel(
     first,
     curve,
     in_bin,
+    bin_start,
     bin_of,
     slot_of,
     limits,
     planes,
     row_of,
     filled,
+    arrived,
     low_x,
     high_x,
     low_y,
@@ -471,14 +486,16 @@ def prepare_kernel(
     rows,
     atoms,
     systems,
+    all_bins,
     CELL_VARIES: tl.constexpr,
     BINNED: tl.constexpr,
     LIMITED: tl.constexpr,
     BLOCK: tl.constexpr,
+    SCANNED: tl.constexpr,
     FLAGS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
-    """Wraps the atoms, keeps the reference, and counts the atoms of each bin.
+    """Wraps the atoms, keeps the reference, counts the atoms of each bin, and finds their starts.
 
     Buffers and numbers:
         due: (FLAGS,) int32; nothing happens where all are zero.
@@ -490,17 +507,21 @@ def prepare_kernel(
         wrapped, fractional: (3, N), written; coordinates in A and in the complete cell.
         cell: (S, 3, 3) A; reference_cell: written where cells vary.
         allowed_reach: (S, 3) of the plan; largest_reach: (S, 3), raised.
-        sticky: (4,) int64 of `torch_builder.Counters`; the third is set where the plan falls short.
+        sticky: (4,) int64 of `torch_builder.Counters`; the third is set where the plan falls short,
+            and the last raised to the rows that are needed, where they are limited.
         rebuilds: () int64, counted up.
         low, scale, shape, first, curve: the plan of `CellList`.
-        in_bin: (bins,) int32, zero before; atoms of each bin, counted.
+        in_bin: (bins,) int32, zero between kernels; atoms of each bin, counted.
+        bin_start: (bins + 2,) int32, the first ones written; the last two hold N.
         bin_of, slot_of: (N,) int32, written; slots of a bin fall in any order.
         limits: (1,), range of the list and what atoms may have left the brick by, A.
         planes, low_x to high_z: of a `Brick`, where rows are limited to one; -1 for None.
         row_of: (N,) int32, row of each atom, -1 without one; written where rows are limited. They
             fall in any order.
-        filled: (1,) int32, zero before; atoms near the brick, counted.
+        filled: (1,) int32, zero between kernels; atoms near the brick, counted.
+        arrived: () int32, programs that have done so, zero between kernels. The last one goes on.
         rows, atoms, systems: R, N, S.
+        all_bins: how many; SCANNED: looked at together.
     """
     pdl_wait(USE_PDL)
     if not is_due(due, FLAGS):
@@ -572,46 +593,16 @@ def prepare_kernel(
             tl.store(largest_reach + here, tl.where(now > longest, now, longest), mask=own)
         if short > 0:
             tl.store(sticky + 2, 1)
-
-
-@kernel
-def scan_kernel(
-    due,
-    in_bin,
-    bin_start,
-    filled,
-    sticky,
-    bins,
-    BLOCK: tl.constexpr,
-    LIMITED: tl.constexpr,
-    FLAGS: tl.constexpr,
-    USE_PDL: tl.constexpr = False,
-):
-    """Turns the numbers of atoms into the starts of bins, and zeroes them; one program.
-
-    Buffers and numbers:
-        due: (FLAGS,) int32; nothing happens where all are zero.
-        in_bin: (bins,) int32, read and zeroed.
-        bin_start: (bins + 2,) int32, the first ones written; the last two hold N.
-        filled: (1,) int32 of `prepare_kernel`, read and zeroed where rows are limited.
-        sticky: (4,) int64, the last is raised to it.
-        bins: how many.
-    """
-    pdl_wait(USE_PDL)
-    if not is_due(due, FLAGS):
-        return
-    if LIMITED:
-        near = tl.load(filled).to(tl.int64)
-        tl.store(sticky + 3, tl.maximum(tl.load(sticky + 3), near))
-        tl.store(filled, 0)
-    total = 0
-    for start in range(0, bins, BLOCK):
-        here = start + tl.arange(0, BLOCK)
-        inside = here < bins
-        number = tl.load(in_bin + here, mask=inside, other=0)
-        tl.store(bin_start + here, total + tl.cumsum(number, 0) - number, mask=inside)
-        tl.store(in_bin + here, tl.zeros_like(number), mask=inside)
-        total += tl.sum(number, 0)
+    if BINNED:
+        # What all threads of this program have counted goes before its arrival.
+        tl.debug_barrier()
+        if tl.atomic_add(arrived, 1) == tl.num_programs(0) - 1:
+            _scan(in_bin, bin_start, all_bins, SCANNED)
+            if LIMITED:
+                near_all = tl.load(filled).to(tl.int64)
+                tl.store(sticky + 3, tl.maximum(tl.load(sticky + 3), near_all))
+                tl.store(filled, 0)
+            tl.store(arrived, 0)
 
 
 @kernel

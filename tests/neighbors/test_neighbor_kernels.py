@@ -269,7 +269,7 @@ def guarded(rows: NeighborList) -> list[torch.Tensor]:
 
     builder = rows._builder
     surround(builder._wrapped, "positions", "fractional")
-    if builder._search.binned:
+    if builder._search.bins:
         scratch = ("_placed", "_in_bin", "_bin_start", "_bin_of", "_slot_of", "_members")
         surround(builder._search, *scratch)
     for name in (*ROWS, "count", "wrap", "order"):
