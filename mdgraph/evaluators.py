@@ -132,6 +132,14 @@ class Evaluator(ABC):
         if into is not None:
             into.copy_(state.forces)
 
+    def evaluate_apart_(self, state: State, lists: Sequence[NeighborList], forces: Tensor) -> None:
+        """Evaluates with forces (N, 3) of their own, and those of the state may hold anything.
+
+        Static shapes, does not sync.
+        """
+        self.evaluate_(state, lists)
+        forces.copy_(state.forces)
+
 
 class ForeignEvaluator(Evaluator):
     """An object with `cutoffs` and `evaluate_` that is no Evaluator.
@@ -548,8 +556,7 @@ class MultipleTimeStepEvaluator(Evaluator):
             own.small.mul_(1 - self.steps)
             for item in own_lists:
                 item.join()
-        self.large.evaluate_(state, lists_of_large)
-        own.forces.copy_(state.forces)
+        self.large.evaluate_apart_(state, lists_of_large, own.forces)
         own.branch.join()
         torch.add(own.small, own.forces, alpha=self.steps, out=state.forces)
         if self.virials:

@@ -4,6 +4,7 @@ import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Final, Literal
 
@@ -161,8 +162,12 @@ class FusedTensorNet(Evaluator):
 
         Buffers belong to the state, so one evaluator serves several states and their graphs.
         """
+        self.evaluate_apart_(state, lists, state.forces)
+
+    def evaluate_apart_(self, state: State, lists: Sequence[NeighborList], forces: Tensor) -> None:
+        """See Evaluator; it leaves those of the state as they are."""
         with torch.no_grad():
-            result = self._bind(state)
+            result = replace(self._bind(state), forces=forces)
             self._evaluate_(state, lists, result)
             self._network.total_(state, result)
 
