@@ -75,22 +75,27 @@ def pressure(state: State, kinetic: Tensor) -> Tensor:
     return torch.where(volumes > 0.0, numerator / (3.0 * volumes), torch.nan)
 
 
-def remove_momentum_(state: State, due: Tensor | None = None) -> None:
+def remove_momentum_(state: State, due: Tensor | None = None, heat: Tensor | None = None) -> None:
     """Subtracts the velocity of the centre of mass of each system; does not sync.
 
     Args:
         state: its velocities are changed in place.
         due: () bool on the device; if false, nothing changes. Default: true.
+        heat: (N,) float64, eV, to which what each atom's kinetic energy gains is added.
     """
     due = torch.ones((), dtype=torch.bool, device=state.device) if due is None else due
     if launch.step_kernels_on(state.device):
         from mdgraph.engine.kernels import reductions as sums
 
-        sums.remove_momentum_(state, due)
+        sums.remove_momentum_(state, due, heat)
         return
     masses = state.masses.double()[:, None]
+    before = state.velocities.double().square().sum(1)
     drift = state.sum(masses * state.velocities.double()) / state.sum(masses)
     state.velocities -= state.grouping.spread(drift * due).to(state.dtype)
+    if heat is not None:
+        gained = state.velocities.double().square().sum(1) - before
+        heat.addcmul_(masses[:, 0], gained, value=0.5 * KINETIC_ENERGY)
 
 
 def temperature(energy: Tensor, degrees: Tensor) -> Tensor:

@@ -214,14 +214,18 @@ def test_sums_over_systems_are_those_of_torch(sizes, monkeypatch: pytest.MonkeyP
             found.append(numbers(state))
         scale = float(found[0].abs().max())
         torch.testing.assert_close(found[1], found[0], rtol=0.0, atol=1e-13 * scale)
-    remove_momentum_(state, torch.tensor(False, device=DEVICE))
+    heat, other = torch.ones(2, len(own), dtype=torch.float64, device=DEVICE)
+    remove_momentum_(state, torch.tensor(False, device=DEVICE), heat)
     assert torch.equal(state.velocities, own)
-    remove_momentum_(state, torch.tensor(True, device=DEVICE))
+    assert torch.equal(heat, other)
+    remove_momentum_(state, torch.tensor(True, device=DEVICE), heat)
     by_kernels = state.velocities.clone()
     state.velocities.copy_(own)
     choose(False, monkeypatch)
-    remove_momentum_(state)
+    remove_momentum_(state, heat=other)
     torch.testing.assert_close(by_kernels, state.velocities, rtol=0.0, atol=1e-15)
+    assert float((other - 1.0).abs().max()) > 1e-4
+    torch.testing.assert_close(heat, other, rtol=0.0, atol=1e-15)
     momentum = state.grouping.sum(state.masses[:, None] * by_kernels)
     assert float(momentum.abs().max()) < 1e-10
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mdgraph.arguments import checked
 from mdgraph.engine.integrators.base import BLOCK, Evaluate, Integrator
-from mdgraph.engine.kinetics import energy_of_end
+from mdgraph.engine.kinetics import energy_of_end, remove_momentum_
 from mdgraph.engine.random import DYNAMICS, gaussians
 from mdgraph.engine.schedules import Value
 from mdgraph.state import State
@@ -99,10 +99,7 @@ class LangevinMiddle(Integrator):
 
     def remove_momentum_(self, state: State, due: Tensor) -> None:
         """See Integrator; what the bath gave to the centre of mass goes back to it."""
-        before = state.velocities.double().square().sum(1)
-        super().remove_momentum_(state, due)
-        gained = state.velocities.double().square().sum(1) - before
-        self._heat.addcmul_(state.masses.double(), gained, value=0.5 * KINETIC_ENERGY)
+        remove_momentum_(state, due, self._heat)
 
     def conserved_energy(self) -> Tensor | None:
         """See Integrator."""

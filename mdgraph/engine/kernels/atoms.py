@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mdgraph.engine.kernels.device import (
+    add_heat,
     gaussians,
     load_vectors,
     pushes,
@@ -114,16 +115,7 @@ def _langevin_kernel(
     x, y, z = x + half * (vx + nx), y + half * (vy + ny), z + half * (vz + nz)
     store_vectors(positions, atom, valid, x, y, z)
     store_vectors(velocities, atom, valid, nx, ny, nz)
-    dtype = velocities.dtype.element_ty
-    nx, ny, nz = (
-        nx.to(dtype).to(tl.float64),
-        ny.to(dtype).to(tl.float64),
-        nz.to(dtype).to(tl.float64),
-    )
-    gained = (nx * nx + ny * ny + nz * nz) - (vx * vx + vy * vy + vz * vz)
-    mass = tl.load(masses + atom, mask=valid, other=0.0).to(tl.float64)
-    gained *= 0.5 * _KINETIC_ENERGY * mass
-    tl.store(heat + atom, tl.load(heat + atom, mask=valid, other=0.0) + gained, mask=valid)
+    add_heat(heat, velocities, masses, atom, valid, vx, vy, vz, nx, ny, nz)
     store_last(step, now + 1, arrived)
 
 

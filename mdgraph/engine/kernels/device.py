@@ -11,12 +11,13 @@ import triton
 import triton.language as tl
 
 from mdgraph.gpu.vectors import cross, dot, scaled
-from mdgraph.units import ACCELERATION
+from mdgraph.units import ACCELERATION, KINETIC_ENERGY
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 
 _ACCELERATION = tl.constexpr(ACCELERATION)
+_KINETIC_ENERGY = tl.constexpr(KINETIC_ENERGY)
 
 
 @triton.jit
@@ -34,6 +35,24 @@ def store_vectors(pointer, atom, valid, x, y, z):
     tl.store(pointer + 3 * atom, x, mask=valid)
     tl.store(pointer + 3 * atom + 1, y, mask=valid)
     tl.store(pointer + 3 * atom + 2, z, mask=valid)
+
+
+@triton.jit
+def add_heat(heat, velocities, masses, atom, valid, x, y, z, vx, vy, vz):
+    """Adds to heat (N,) what the kinetic energy of atoms has gained, eV.
+
+    That is by velocities v, as they are stored, instead of (x, y, z).
+    """
+    dtype = velocities.dtype.element_ty
+    vx, vy, vz = (
+        vx.to(dtype).to(tl.float64),
+        vy.to(dtype).to(tl.float64),
+        vz.to(dtype).to(tl.float64),
+    )
+    gained = (vx * vx + vy * vy + vz * vz) - (x * x + y * y + z * z)
+    mass = tl.load(masses + atom, mask=valid, other=0.0).to(tl.float64)
+    gained *= 0.5 * _KINETIC_ENERGY * mass
+    tl.store(heat + atom, tl.load(heat + atom, mask=valid, other=0.0) + gained, mask=valid)
 
 
 @triton.jit

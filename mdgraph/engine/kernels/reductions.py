@@ -13,7 +13,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mdgraph.engine.kernels.device import load_rows, load_vectors, store_last, store_vectors, volume
+from mdgraph.engine.kernels.device import (
+    add_heat,
+    load_rows,
+    load_vectors,
+    store_last,
+    store_vectors,
+    volume,
+)
 from mdgraph.gpu.launch import launching_on
 from mdgraph.gpu.triton_jit import kernel
 from mdgraph.state import State
@@ -141,8 +148,22 @@ def _momentum_kernel(
 
 
 @kernel
-def _stop_kernel(velocities, start, count, wanted, parts, PARTS: tl.constexpr, ATOMS: tl.constexpr):
-    """Takes the velocity of the centre of mass off a system's atoms, where wanted."""
+def _stop_kernel(
+    velocities,
+    masses,
+    heat,
+    start,
+    count,
+    wanted,
+    parts,
+    HEATED: tl.constexpr,
+    PARTS: tl.constexpr,
+    ATOMS: tl.constexpr,
+):
+    """Takes the velocity of the centre of mass off a system's atoms, where wanted.
+
+    Where HEATED, what their kinetic energy gains is added to the heat of each, eV.
+    """
     system, part = tl.program_id(0), tl.program_id(1)
     first = tl.load(start + system)
     number = tl.load(count + system) * tl.load(wanted).to(tl.int64)
@@ -153,8 +174,12 @@ def _stop_kernel(velocities, start, count, wanted, parts, PARTS: tl.constexpr, A
     for begin in range(part * ATOMS, number, PARTS * ATOMS):
         here = begin + tl.arange(0, ATOMS)
         valid = here < number
-        x, y, z = load_vectors(velocities, first + here, valid)
-        store_vectors(velocities, first + here, valid, x - dx, y - dy, z - dz)
+        atom = first + here
+        x, y, z = load_vectors(velocities, atom, valid)
+        vx, vy, vz = x - dx, y - dy, z - dz
+        store_vectors(velocities, atom, valid, vx, vy, vz)
+        if HEATED:
+            add_heat(heat, velocities, masses, atom, valid, x, y, z, vx, vy, vz)
 
 
 def kinetic_energy(state: State, velocities: Tensor) -> Tensor:
@@ -195,7 +220,7 @@ def kinetic_tensor_parts(state: State) -> Tensor:
     return of_all_ranks(state, parts)
 
 
-def remove_momentum_(state: State, due: Tensor) -> None:
+def remove_momentum_(state: State, due: Tensor, heat: Tensor | None) -> None:
     """See `mdgraph.engine.kinetics`."""
     group, parts = state.grouping, parts_of(state, 4)
     with launching_on(state.device):
@@ -210,7 +235,15 @@ def remove_momentum_(state: State, due: Tensor) -> None:
         )
         parts = of_all_ranks(state, parts)
         _stop_kernel[parts.shape[:2]](
-            state.velocities, group.start, group.counts, due, parts, **shares(state)
+            state.velocities,
+            state.masses,
+            heat,
+            group.start,
+            group.counts,
+            due,
+            parts,
+            HEATED=heat is not None,
+            **shares(state),
         )
 
 
