@@ -143,14 +143,25 @@ def edges_kernel(
     zones,
     total,
     factor,
+    order,
+    table,
+    moments,
     CHARGED: tl.constexpr,
     E: tl.constexpr,
     EP: tl.constexpr,
     WIDTH: tl.constexpr,
     ONCE: tl.constexpr,
+    SUMMED: tl.constexpr,
+    K: tl.constexpr,
+    ROW: tl.constexpr,
+    APART: tl.constexpr,
+    KP: tl.constexpr,
+    STEP: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
     """Writes each row's edges closer than the cutoff, element by element as the list has them.
+
+    Where SUMMED, and all slots are in one tile, the program of an atom also sums its moments.
 
     Args:
         positions, cell, wrap, system, offsets: as in `pair_vectors`.
@@ -168,11 +179,13 @@ def edges_kernel(
         slots: K.
         zones: Z.
         total: (S,), e, total charges; factor: (N,), 1 + 0.1 of it, written where CHARGED.
+        order, table, moments, K, ROW, APART, KP: as in `moments_kernel`, where SUMMED.
         EP: a power of two beyond E.
         ONCE: whether all slots are in one tile.
+        STEP: edges whose moments are added at a time.
     """
     pdl_wait(USE_PDL)
-    atom = tl.program_id(0).to(tl.int64)
+    atom = (tl.load(order + tl.program_id(0)) if SUMMED else tl.program_id(0)).to(tl.int64)
     cutoff = tl.load(grid + 1)
     if CHARGED:
         tl.store(factor + atom, 1.0 + 0.1 * tl.load(total + tl.load(system + atom)))
@@ -184,6 +197,14 @@ def edges_kernel(
             positions, cell, wrap, system, index, image, offsets, kinds, cutoff,
             grid, pair, slot, offset, unit, group, edges, slots, zones, atom, used, E, WIDTH,
         )  # fmt: skip
+        if SUMMED:
+            # All threads of this program must have written what others of them read now.
+            tl.debug_barrier()
+            for wanted in range(E):
+                moments_of(
+                    atom, wanted, groups, pair, offset, unit, table, moments, slots,
+                    E, K, ROW, APART, STEP, KP,
+                )  # fmt: skip
     else:
         element = tl.arange(0, EP)
         number = tl.zeros([EP], tl.int32)
@@ -578,16 +599,17 @@ EDGES = 32
 """Edges that `forces_kernel` takes at a time."""
 
 
-def tile_of_slots(slots: int) -> dict[str, int | bool]:
-    """How kernels that find edges look at the slots of a row."""
-    once = slots <= ROW
-    return {"WIDTH": triton.next_power_of_2(slots) if once else ROW // 2, "ONCE": once}
+def find_edges(bound: LaunchPlan, pairs: NeighborRows, summed: bool = False) -> None:
+    """Selects the edges within the cutoff, of all rows.
 
-
-def edge_arguments(bound: LaunchPlan, pairs: NeighborRows) -> list[Any]:
-    """What kernels that find edges take first."""
-    state, b = bound.state, bound.buffers
-    return [
+    Args:
+        bound: buffers, which are written.
+        pairs: the list.
+        summed: whether moments are written too; rows have `ROW` slots at most then.
+    """
+    state, b, once = bound.state, bound.buffers, bound.slots <= ROW
+    assert once or not summed
+    edges_kernel[(bound.rows,)](
         state.positions,
         state.cell,
         pairs.wrap,
@@ -606,19 +628,18 @@ def edge_arguments(bound: LaunchPlan, pairs: NeighborRows) -> list[Any]:
         b.edges,
         bound.slots,
         bound.model.grid.zones,
-    ]
-
-
-def find_edges(bound: LaunchPlan, pairs: NeighborRows) -> None:
-    """Selects the edges within the cutoff, of all rows."""
-    edges_kernel[(bound.rows,)](
-        *edge_arguments(bound, pairs),
-        bound.state.charge,
+        state.charge,
         bound.charge,
-        bound.model.config.charge_factor,
-        bound.elements,
-        triton.next_power_of_2(bound.elements + 1),
-        **tile_of_slots(bound.slots),
+        pairs.order,
+        bound.model.embedding_table,
+        b.moments,
+        CHARGED=bound.model.config.charge_factor and not summed,
+        EP=triton.next_power_of_2(bound.elements + 1),
+        WIDTH=triton.next_power_of_2(bound.slots) if once else ROW // 2,
+        ONCE=once,
+        SUMMED=summed,
+        STEP=edges_of_moments(bound),
+        **moment_sizes(bound),
         num_warps=WARPS,
         **bound.launch,
     )

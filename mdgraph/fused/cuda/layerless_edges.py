@@ -17,18 +17,12 @@ from mdgraph.fused.backend import NetworkResult
 from mdgraph.fused.cuda.device import interval_in, neighbor_in, polynomials, put, put_forces
 from mdgraph.fused.cuda.edges import (
     ROW,
-    WARPS,
-    edge_arguments,
-    edges_of_moments,
     find_edges,
     forces,
     moment_sizes,
-    moments_of,
     polynomials_adjoint,
     scaled,
     sum_moments,
-    tile_of_slots,
-    write_edges,
 )
 from mdgraph.fused.cuda.workspace import LaunchPlan
 from mdgraph.gpu.triton_jit import kernel, pdl_wait
@@ -37,64 +31,6 @@ from mdgraph.models.kernels.algebra import load
 from mdgraph.neighbors import NeighborRows
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-
-
-@kernel
-def edge_moments_kernel(
-    positions,
-    cell,
-    wrap,
-    system,
-    index,
-    image,
-    count,
-    offsets,
-    kinds,
-    grid,
-    pair,
-    slot,
-    offset,
-    unit,
-    groups,
-    edges,
-    slots,
-    zones,
-    order,
-    table,
-    moments,
-    E: tl.constexpr,
-    K: tl.constexpr,
-    ROW: tl.constexpr,
-    APART: tl.constexpr,
-    KP: tl.constexpr,
-    STEP: tl.constexpr,
-    WIDTH: tl.constexpr,
-    USE_PDL: tl.constexpr = False,
-):
-    """Writes the edges of an atom, and its moments from them.
-
-    Args:
-        order: (N,) int32, which atom a program takes.
-        table, moments, K, ROW, APART, KP: as in `moments_kernel`.
-        STEP: edges whose moments are added at a time.
-        WIDTH: a power of two, at least the slots of a row.
-        others: as in `edges_kernel`.
-    """
-    pdl_wait(USE_PDL)
-    atom = tl.load(order + tl.program_id(0)).to(tl.int64)
-    group = groups + atom * (E + 1)
-    write_edges(
-        positions, cell, wrap, system, index, image, offsets, kinds, tl.load(grid + 1),
-        grid, pair, slot, offset, unit, group, edges, slots, zones, atom, tl.load(count + atom),
-        E, WIDTH,
-    )  # fmt: skip
-    # All threads of this program must have written what others of them read now.
-    tl.debug_barrier()
-    for wanted in range(E):
-        moments_of(
-            atom, wanted, groups, pair, offset, unit, table, moments, slots,
-            E, K, ROW, APART, STEP, KP,
-        )  # fmt: skip
 
 
 @kernel
@@ -195,21 +131,10 @@ def both_ends_kernel(
 
 def find_moments(bound: LaunchPlan, pairs: NeighborRows) -> None:
     """Edges within the cutoff of all rows, and moments of every atom."""
-    if bound.slots > ROW or bound.rows > bound.atoms:
-        find_edges(bound, pairs)
+    at_once = bound.slots <= ROW and bound.rows == bound.atoms
+    find_edges(bound, pairs, summed=at_once)
+    if not at_once:
         sum_moments(bound, pairs)
-        return
-    edge_moments_kernel[(bound.atoms,)](
-        *edge_arguments(bound, pairs),
-        pairs.order,
-        bound.model.embedding_table,
-        bound.buffers.moments,
-        **moment_sizes(bound),
-        STEP=edges_of_moments(bound),
-        WIDTH=tile_of_slots(bound.slots)["WIDTH"],
-        num_warps=WARPS,
-        **bound.launch,
-    )
 
 
 def forces_from_moments(
