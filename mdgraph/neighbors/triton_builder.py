@@ -1,8 +1,9 @@
 """KernelBuilder: builds a neighbor list with a few Triton kernels.
 
 A build by every pair takes three kernels (wrap, rows, reverse slots), one by the cell list four
-(wrap, count and starts of bins, atoms into bins, rows, reverse slots). With a varying cell one
-more runs before them; with a skin two more decide whether the others do anything.
+(wrap, count and starts of bins, atoms into bins, rows, reverse slots), or of few atoms three. With
+a varying cell one more runs before them; with a skin one more decides whether the others do
+anything.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ BLOCK: Final = 128
 
 OWN_FLAGS: Final = 64
 """Most programs that say each by a flag of its own whether a build is due: setting one flag of all
-to zero before would be a kernel more, and one program for all atoms takes longer than both."""
+to zero before would be a kernel more, and one program for all atoms takes longer than both. So few
+atoms are put into bins by one program of the kernel before, as a kernel more takes longer each time
+that no build is due."""
 
 OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 """No fused multiply-add, so that results are bitwise those of other devices."""
@@ -32,8 +35,8 @@ OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 _CHUNK: Final = 512
 """Candidates of `EveryPair` that a program compares at a time."""
 
-_SCANNED: Final = 2048
-"""Bins whose starts are found at a time, by one program."""
+_WIDTH: Final = 2048
+"""Bins whose starts are found at a time, and atoms that are put into them, by one program."""
 
 _LANES, _DEPTH, _DEEP = 32, 2, 8
 """Bins, and atoms of each, that a program of the cell list compares at a time; the last for each
@@ -64,13 +67,15 @@ class SearchLaunches(Protocol):
 
     Attributes:
         bins: whose atoms the first kernel counts; 0 without bins.
+        at_once: whether it puts atoms into bins too, as there are few.
     """
 
     bins: int
+    at_once: bool
 
     @property
     def plan(self) -> list[Tensor | None]:
-        """The nine buffers for that count, or nine times None."""
+        """The eleven buffers for that, or eleven times None."""
         ...
 
     def find(self, due: Tensor) -> None:
@@ -95,7 +100,7 @@ def search_launches(task: BuildTask, wrapped: Wrapped, launch: dict[str, Any]) -
 
 
 class _EveryPairLaunches:
-    bins = 0
+    bins, at_once = 0, False
 
     def __init__(
         self, task: BuildTask, search: EveryPair, wrapped: Wrapped, launch: dict[str, Any]
@@ -104,7 +109,7 @@ class _EveryPairLaunches:
 
     @property
     def plan(self) -> list[Tensor | None]:
-        return [None] * 9
+        return [None] * 11
 
     def find_all(self, rows: ListRows) -> None:
         raise AssertionError("no row is left out")
@@ -150,7 +155,7 @@ class _CellListLaunches:
         self._task, self._search, self._wrapped, self._launch = task, search, wrapped, launch
         self._row = None if task.limit is None else task.limit.row
         atoms, bins = task.grouping.atoms, search.bins
-        self.bins = len(bins)
+        self.bins, self.at_once = len(bins), triton.cdiv(atoms, BLOCK) <= OWN_FLAGS
         int32: dict[str, Any] = {"dtype": torch.int32, "device": wrapped.positions.device}
         self._in_bin = torch.zeros(len(bins), **int32)
         self._bin_start = torch.full((len(bins) + 2,), atoms, **int32)
@@ -162,11 +167,15 @@ class _CellListLaunches:
     @property
     def plan(self) -> list[Tensor | None]:
         search, bins = self._search, self._search.bins
-        bin_buffers = [search.low, search.scale, self._shape, bins.first, bins.curve]
-        return [*bin_buffers, self._in_bin, self._bin_start, self._bin_of, self._slot_of]
+        return [
+            *(search.low, search.scale, self._shape, bins.first, bins.curve),
+            *(self._in_bin, self._bin_start, self._bin_of, self._slot_of),
+            *(self._members, self._placed),
+        ]
 
     def find(self, due: Tensor) -> None:
-        self._fill_bins(due)
+        if not self.at_once:
+            self._fill_bins(due)
         self._find(due, self._task.rows, self._row)
 
     def find_all(self, rows: ListRows) -> None:
@@ -410,6 +419,7 @@ class KernelBuilder:
 
     def _prepare(self, due: Tensor, positions: Tensor, cell: Tensor) -> None:
         task, rows = self._task, self._task.rows
+        taken = max(self._search.bins, task.grouping.atoms if self._search.at_once else 0)
         triton_kernels.prepare_kernel[self._blocks()](
             due,
             positions,
@@ -443,7 +453,8 @@ class KernelBuilder:
             BINNED=self._search.bins > 0,
             LIMITED=task.limit is not None,
             BLOCK=BLOCK,
-            SCANNED=min(_SCANNED, max(BLOCK, triton.next_power_of_2(self._search.bins))),
+            PLACED=self._search.at_once,
+            WIDTH=min(_WIDTH, triton.next_power_of_2(max(BLOCK, taken))),
             FLAGS=len(due),
             **self._launch,
             **OPTIONS,

@@ -444,6 +444,18 @@ def _scan(in_bin, bin_start, bins, BLOCK: tl.constexpr):
         total += tl.sum(number, 0)
 
 
+@triton.jit
+def _put_in_bins(bin_of, slot_of, bin_start, wrapped, members, placed, atom, atoms):
+    """Puts atoms and their positions next to the others of their bin; see `place_kernel`."""
+    inside = atom < atoms
+    start = tl.load(bin_start + tl.load(bin_of + atom, mask=inside, other=0))
+    place = start + tl.load(slot_of + atom, mask=inside, other=0)
+    tl.store(members + place, atom, mask=inside)
+    for axis in tl.static_range(3):
+        value = tl.load(wrapped + axis * atoms + atom, mask=inside, other=0.0)
+        tl.store(placed + axis * atoms + place, value, mask=inside)
+
+
 @kernel
 def prepare_kernel(
     due,
@@ -472,6 +484,8 @@ def prepare_kernel(
     bin_start,
     bin_of,
     slot_of,
+    members,
+    placed,
     limits,
     planes,
     row_of,
@@ -491,11 +505,14 @@ def prepare_kernel(
     BINNED: tl.constexpr,
     LIMITED: tl.constexpr,
     BLOCK: tl.constexpr,
-    SCANNED: tl.constexpr,
+    PLACED: tl.constexpr,
+    WIDTH: tl.constexpr,
     FLAGS: tl.constexpr,
     USE_PDL: tl.constexpr = False,
 ):
     """Wraps the atoms, keeps the reference, counts the atoms of each bin, and finds their starts.
+
+    Where PLACED it does what `place_kernel` does too, in one program.
 
     Buffers and numbers:
         due: (FLAGS,) int32; nothing happens where all are zero.
@@ -521,7 +538,9 @@ def prepare_kernel(
         filled: (1,) int32, zero between kernels; atoms near the brick, counted.
         arrived: () int32, programs that have done so, zero between kernels. The last one goes on.
         rows, atoms, systems: R, N, S.
-        all_bins: how many; SCANNED: looked at together.
+        all_bins: how many.
+        members, placed: see `place_kernel`, written where PLACED.
+        WIDTH: bins, and atoms, that the last program takes at a time.
     """
     pdl_wait(USE_PDL)
     if not is_due(due, FLAGS):
@@ -597,12 +616,17 @@ def prepare_kernel(
         # What all threads of this program have counted goes before its arrival.
         tl.debug_barrier()
         if tl.atomic_add(arrived, 1) == tl.num_programs(0) - 1:
-            _scan(in_bin, bin_start, all_bins, SCANNED)
+            _scan(in_bin, bin_start, all_bins, WIDTH)
             if LIMITED:
                 near_all = tl.load(filled).to(tl.int64)
                 tl.store(sticky + 3, tl.maximum(tl.load(sticky + 3), near_all))
                 tl.store(filled, 0)
             tl.store(arrived, 0)
+            if PLACED:
+                tl.debug_barrier()
+                for start in range(0, atoms, WIDTH):
+                    one = start + tl.arange(0, WIDTH)
+                    _put_in_bins(bin_of, slot_of, bin_start, wrapped, members, placed, one, atoms)
 
 
 @kernel
@@ -633,13 +657,7 @@ def place_kernel(
     if not is_due(due, FLAGS):
         return
     atom = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = atom < atoms
-    start = tl.load(bin_start + tl.load(bin_of + atom, mask=inside, other=0))
-    place = start + tl.load(slot_of + atom, mask=inside, other=0)
-    tl.store(members + place, atom, mask=inside)
-    for axis in tl.static_range(3):
-        value = tl.load(wrapped + axis * atoms + atom, mask=inside, other=0.0)
-        tl.store(placed + axis * atoms + place, value, mask=inside)
+    _put_in_bins(bin_of, slot_of, bin_start, wrapped, members, placed, atom, atoms)
 
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
