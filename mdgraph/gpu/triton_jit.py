@@ -33,7 +33,7 @@ def kernel(function: Callable[..., None]) -> Any:
 def compiling_ahead() -> Iterator[None]:
     """Context in which launches compile kernels in parallel and run none of them.
 
-    A network has some forty kernels, a list up to seven and a step up to six, and each takes
+    A network has some forty kernels, a list up to six and a step up to six, and each takes
     about half a second to compile on a machine that has not cached it. A kernel that does not
     compile raises at its later launch: an error at the end of this context would leave Triton
     in its asynchronous mode.
