@@ -13,7 +13,7 @@ from mdgraph.checkpoints.location import locate, unknown_potential
 from mdgraph.checkpoints.matgl import read_matgl
 from mdgraph.checkpoints.native import file_sha256, is_native, read_native, save
 from mdgraph.checkpoints.torchmdnet import read_torchmdnet
-from mdgraph.errors import CheckpointError, InputError
+from mdgraph.errors import CheckpointError, InputError, name_some
 from mdgraph.io.files import disk_failure, path_argument, refuse_existing
 from mdgraph.models import PotentialModule, architecture_named, with_terms
 from mdgraph.models.terms import LOADERS
@@ -150,6 +150,11 @@ def _read_folder(folder: Path, layout: Layout) -> PotentialModule:
             f"{folder} holds no potential yet but {content}, which "
             f"'mdgraph train {folder / 'train.yaml'}{' --resume' * began}' "
             f"{'goes on with' if began else 'trains'}."
+        )
+    if inner := sorted(path.parent for path in folder.glob(f"*/{FILE_NAME}")):
+        raise CheckpointError(
+            f"{folder} holds no potential but {'folders of' if inner[1:] else 'the folder of'} "
+            f"{len(inner)}; give {'one of them' if inner[1:] else 'that'}: {name_some(inner)}."
         )
     raise CheckpointError(
         f"{folder} holds no potential: neither {FILE_NAME} nor MatGL's state.pt is in it; "

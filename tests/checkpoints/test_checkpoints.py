@@ -463,6 +463,16 @@ def test_a_missing_file_or_an_empty_folder_is_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_a_folder_of_a_committee_names_its_members(tmp_path: Path) -> None:
+    members = [tmp_path / "mine" / f"seed-{seed}" for seed in (1, 2)]
+    for member in members:
+        member.mkdir(parents=True)
+        (member / "model.safetensors").touch()
+    with pytest.raises(CheckpointError, match="folders of 2; give one of them") as raised:
+        load(tmp_path / "mine")
+    assert all(str(member) in str(raised.value) for member in members)
+
+
 def test_truncated_files_are_refused(native: Path, ckpt: Path) -> None:
     for path in (native, ckpt):
         content = path.read_bytes()
