@@ -24,6 +24,10 @@ logger = logging.getLogger(__name__)
 STEPS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Steps of the small potential to one of the large."""
 
+_UNDAMPED: Final = 3.0
+"""Fs between impulses on hydrogen of 3 amu without friction: at 4 fs and 4.2 fs water gained 0.1 to
+0.6 kT/ns a degree of freedom (docs/multiple_time_steps.md), and between is nothing measured."""
+
 INNER_STEPS_ALONE: Final = "inner_steps belongs to a small potential; name it by inner_potential."
 
 
@@ -208,15 +212,26 @@ def two_potentials(
     )
     for system in systems:
         check_inner_species(small, system.numbers.tolist())
-    _warn_of_resonance(systems, number, timestep)
+    _warn_of_resonance(systems, number, timestep, damped="friction" in integrator.parameters)
     return MultipleTimeStepEvaluator(large, small, number, virials=integrator.cell_varies)
 
 
-def _warn_of_resonance(systems: Sequence[System], steps: int, timestep: float) -> None:
+def _warn_of_resonance(
+    systems: Sequence[System], steps: int, timestep: float, *, damped: bool
+) -> None:
     outer = steps * timestep
     lightest = min(float(np.min(system.masses)) for system in systems)
     limit = longest_outer_step(lightest, timestep)
     if outer <= limit:
+        if not damped and 2.9 <= lightest < 4.0 and outer > _UNDAMPED * (1.0 + 1e-9):
+            logger.warning(
+                "The large potential acts every %g fs, and without friction atoms of %.3g amu may "
+                "gain energy from it beyond some %.3g fs; take fewer inner_steps, or Langevin "
+                "dynamics with a friction of 5/ps.",
+                outer,
+                lightest,
+                _UNDAMPED,
+            )
         return
     logger.warning(
         "The large potential acts every %g fs, and atoms of %.3g amu vibrate fast enough to gain "

@@ -382,6 +382,25 @@ def test_resonance_is_warned_of(
     assert ("vibrate fast enough" in caplog.text) == warns
 
 
+@pytest.mark.parametrize(
+    ("integrator", "steps", "warns"),
+    [
+        (VelocityVerlet(1.4), 3, True),
+        (VelocityVerlet(1.5), 2, False),
+        (LangevinMiddle(1.4, 300.0, 5.0), 3, False),
+        (NoseHooverChains(1.4, 300.0), 3, True),
+    ],
+)
+def test_long_steps_without_friction_are_warned_of(
+    integrator: Any, steps: int, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    system = System(
+        np.array([18, 18]), np.array([[0.0, 0, 0], [3.8, 0, 0]]), masses=np.array([3.024, 39.9])
+    )
+    run_of(integrator, steps, system=system)
+    assert ("without friction atoms of 3.02 amu" in caplog.text) == warns
+
+
 def test_each_part_is_checked_and_the_state_stays(caplog: pytest.LogCaptureFixture) -> None:
     """A fast evaluator of each; forces before the first step are the impulses."""
     large = network(**TENSORNET)
