@@ -41,6 +41,10 @@ LABELS_FILE: Final = "labels.extxyz"
 AMBIENT: Final = 300.0
 """K, where no name tells the temperature of the data."""
 
+SHORTEST_RUN: Final = 1.0
+"""ps of a run of dynamics, of which half warms up: in less a bond that swings looks like a drift of
+the energy, and no temperature is known."""
+
 STRUCTURES: Final = (".extxyz", ".xyz")
 
 SPARSE: Final = 100.0
@@ -106,7 +110,7 @@ def validate(
         float | None,
         typer.Option(
             "--dynamics-ps",
-            min=0.01,
+            min=SHORTEST_RUN,
             max=1e6,
             help="Of each run of dynamics, however long it takes; without it, ten at most.",
         ),

@@ -191,6 +191,7 @@ def test_slabs_tell_crystals_and_what_is_left_out_is_told(
         ([], "No frames are given and none come with"),
         (["nowhere.xyz"], "nowhere.xyz"),
         (["--frame-interval-fs", "1"], "between frames of DATA"),
+        (["--dynamics-ps", "0.01"], "--dynamics-ps: it should be greater than or equal to 1"),
         (["--write-structures", "wanted.db"], "written as extended XYZ, not as 'wanted.db'"),
         (["--out", "/dev/null/out"], "Cannot use /dev/null/out: a part of its path is not a"),
     ],
