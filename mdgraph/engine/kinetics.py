@@ -180,6 +180,11 @@ class Deformation:
                 along z above `WIDEST_GAP`.
         """
         pbc = state.pbc.cpu()
+        if not bool(pbc.any(1).all()):
+            raise InputError(
+                "A system has no periodic direction, so no cell that pressure could change; leave "
+                "the change of the cell out for it, or make it periodic."
+            )
         if self.axes is None and self.cell_dof == "axes":
             varies = pbc
         elif self.cell_dof == "semiisotropic-fixed-z":

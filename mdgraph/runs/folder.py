@@ -73,6 +73,12 @@ class RunDirectory:
                 f"{self.path} holds the stages of a protocol; go on with it by the command that "
                 f"began it, or give the folder of a stage, such as {stages[-1]}."
             )
+        whole = self.path.parent / "run.json"
+        if self.end.exists() and whole.exists():
+            return (
+                f"{self.path} holds one replica of a run; give {self.path.parent}, or, for a run "
+                f"from this replica alone, the structure {self.end}."
+            )
         return f"{self.path} holds no {what}: there is no run.json in it; {advice}."
 
     @property

@@ -366,7 +366,7 @@ def make(system: System, integrator: Integrator, **options) -> Simulation:
         ),
         (
             lambda: make(skewed((False,) * 3), rescaling(1e-3, cell_dof="axes")),
-            "periodic directions",
+            "A system has no periodic direction, so no cell",
         ),
         (
             lambda: make(

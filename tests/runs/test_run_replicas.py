@@ -11,7 +11,7 @@ from conftest import Finished
 from shared_runs import run_shared
 
 from mdgraph.engine.replicas import ExchangeRecord
-from mdgraph.errors import InputError
+from mdgraph.errors import FileError, InputError
 from mdgraph.io.formats import read_trajectory
 from mdgraph.io.log import read_log
 from mdgraph.runs import md
@@ -19,6 +19,7 @@ from mdgraph.runs.config import MDConfig
 from mdgraph.runs.config_files import read_configuration
 from mdgraph.runs.folder import RunDirectory
 from mdgraph.runs.md import RunOutcome, resume, start
+from mdgraph.runs.protocol import FinishedRun
 
 
 @pytest.fixture
@@ -76,6 +77,8 @@ def test_every_replica_has_its_files_and_resumes_to_the_same_bits(
     resume(tmp_path / "run", {"steps": 20})
     resume(tmp_path / "run", {"steps": 30})
     assert content(tmp_path / "run") == whole
+    with pytest.raises(FileError, match=rf"holds one replica of a run; give {tmp_path}/run, or"):
+        FinishedRun.read(tmp_path / "run" / "replica-1")
 
 
 def test_the_command_says_what_was_exchanged(
