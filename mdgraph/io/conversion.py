@@ -6,6 +6,7 @@ Frames are read, changed and written one at a time, so memory does not grow with
 import dataclasses
 import logging
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ _SAME: Final = 1e-5
 
 _LARGEST_STEP: Final = 2**31
 """DCD and XTC have 32 bits for the number of a step."""
+
+_XTC_HEADER: Final = 92
+"""Bytes before the compressed coordinates of a frame; their number is the last of these."""
 
 _UNEVEN: Final = 1e-3
 """Largest deviation from even times, in intervals between frames."""
@@ -319,7 +323,7 @@ class _OpenMMWriter:
     def __init__(self, path: Path, system: System, clock: _Clock) -> None:
         from openmm.app import DCDFile, Topology, XTCFile, element
 
-        self._name = path.suffix[1:].upper()
+        self._path, self._name = path, path.suffix[1:].upper()
         self._periodic = bool(system.pbc.any()) and system.volume > 0.0
         topology = Topology()
         residue = topology.addResidue("UNL", topology.addChain())
@@ -329,13 +333,18 @@ class _OpenMMWriter:
             topology.setUnitCellDimensions((1.0, 1.0, 1.0))
         self._file = path.open("r+b") if self._name == "DCD" else None
         self._clock, self._count, self._start = clock, 0, 0.0
-        self._even = True
+        self._even, self._size = True, 0
         self._writer = (DCDFile if self._file else XTCFile)(
             self._file or str(path), topology, 1e-3 * clock.timestep_fs, clock.first, clock.interval
         )
 
     def append(self, frame: Frame) -> None:
-        """Writes one frame; raises InputError for what the format cannot hold."""
+        """Writes one frame.
+
+        Raises:
+            InputError: the format cannot hold it.
+            FileError: not all of it was written.
+        """
         from openmm import Vec3, unit
 
         positions, vectors = frame.positions, None
@@ -352,6 +361,8 @@ class _OpenMMWriter:
                 f"The frame of step {frame.step} does not fit into {self._name} ({error}); write "
                 "another format, or use --wrap."
             ) from error
+        if self._file is None:
+            self._size = _end_of_xtc_frame(self._path, self._size)
         interval = self._clock.timestep_fs * self._clock.interval
         if self._count == 0:
             self._start = frame.time_fs
@@ -369,6 +380,28 @@ class _OpenMMWriter:
                 "are not those of the run",
                 self._name,
             )
+
+
+def _end_of_xtc_frame(path: Path, begin: int) -> int:
+    """Bytes up to the end of the last frame of an XTC file, which begins at a byte.
+
+    Raises FileError for a file that ends within it: OpenMM says nothing of a full disk.
+    """
+    with path.open("rb") as file:
+        file.seek(begin)
+        header = file.read(_XTC_HEADER)
+        size = file.seek(0, os.SEEK_END)
+    # Numbers are big-endian; few atoms are not compressed.
+    atoms = int.from_bytes(header[52:56], "big")
+    length = 56 + 12 * atoms
+    if atoms > 9:
+        length = _XTC_HEADER + (int.from_bytes(header[88:92], "big") + 3) // 4 * 4
+    if len(header) < 56 or size < begin + length:
+        raise FileError(
+            f"Cannot write {path}: not all of a frame came to the disk; free some space, or raise "
+            "the limit of the size of a file."
+        )
+    return size
 
 
 def lower_triangular_cell(
@@ -558,10 +591,11 @@ def convert_trajectory(
             if wrap and format_of(target) is FORMATS["h5md"]:
                 with hdf5.open_to_write(temporary, new=False) as (file, _):
                     file["particles/all/position"].attrs["wrapping"] = "wrapped into the cell"
+        # First, as a full disk would leave a trajectory without names.
+        topology = topology_beside(target)
+        if topology is not None:
+            write_atomically(topology, lambda path: write_pdb(path, system), new=not overwrite)
         finish()
-    topology = topology_beside(target)
-    if topology is not None:
-        write_atomically(topology, lambda path: write_pdb(path, system), new=not overwrite)
     return ends[0], ends[-1], len(frames)
 
 

@@ -1,7 +1,10 @@
 """Trajectories in other formats hold the frames and atoms that were chosen, for other readers."""
 
 import dataclasses
+import errno
 import logging
+import os
+import resource
 import shutil
 import struct
 import warnings
@@ -18,6 +21,7 @@ from numpy.typing import NDArray
 from openmm.app.internal.xtc_utils import read_xtc
 
 from mdgraph.errors import FileError, InputError, MDGraphError
+from mdgraph.io import conversion
 from mdgraph.io.conversion import (
     JoinedTrajectory,
     convert_trajectory,
@@ -466,3 +470,37 @@ class TestFiles:
             np.testing.assert_array_equal(trajectory[1].positions, frame(1).positions)
             assert trajectory[1].velocities is None
             assert np.isnan(trajectory[1].forces).all()
+
+
+@pytest.mark.parametrize("suffix", [".h5md", ".extxyz", ".dcd", ".xtc"])
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, suffix: str) -> None:
+    """By the largest size of a file; at the end of a frame too, and for the names beside it."""
+    source = write(tmp_path / "run.h5md", range(40))
+    whole = tmp_path / f"whole{suffix}"
+    convert(source, whole)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in (whole.stat().st_size // 2, whole.stat().st_size - 3):
+        target = tmp_path / "small" / f"new{suffix}"
+        target.parent.mkdir(exist_ok=True)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            with pytest.raises(FileError, match=rf"Cannot write {target}: "):
+                convert(source, target)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert not [*target.parent.iterdir()]
+
+
+@pytest.mark.parametrize("suffix", [".dcd", ".xtc"])
+def test_no_trajectory_is_left_without_its_names(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path / "run.h5md", range(2))
+
+    def full(path: Path, system: System) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(conversion, "write_pdb", full)
+    with pytest.raises(FileError, match=rf"new{suffix}\.pdb: the disk is full"):
+        convert(source, tmp_path / f"new{suffix}")
+    assert [*tmp_path.iterdir()] == [source]
