@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from mdgraph.engine.observables import ObservableResult
 from mdgraph.engine.observables.base import Row
+from mdgraph.neighbors.geometry import compaction
 from mdgraph.system import hill_formula
 from mdgraph.units import SYMBOLS
 
@@ -170,6 +171,7 @@ class BondedTerms:
             bonds, shifts = bonds[within], shifts[within]
         self.bonds, self._shifts, self._pbc = bonds, shifts, pbc
         self._previous: Array | None = None
+        self._compaction: Array | None = None
         symbols = np.array(SYMBOLS)[numbers]
         pairs = [sorted(pair, key=SYMBOLS.index) for pair in symbols[bonds].tolist()]
         self._lengths = _Histogram(["-".join(pair) for pair in pairs], _LENGTH_WIDTH, _LONGEST)
@@ -202,10 +204,14 @@ class BondedTerms:
             positions: (N, 3) A.
             cell: (3, 3) A, of full rank, with any vectors along directions that are not periodic.
         """
+        if self._compaction is None:
+            self._compaction = compaction(cell, self._pbc)
         vectors = positions[self.bonds[:, 1]] - positions[self.bonds[:, 0]] + self._shifts @ cell
         if self._previous is not None:
-            turns = (vectors - self._previous) @ np.linalg.inv(cell)
-            jumps = np.where(self._pbc, np.rint(turns), 0.0).astype(np.int64)
+            # Whole turns lead to the nearest image where the cell is compact.
+            turns = (vectors - self._previous) @ np.linalg.inv(self._compaction @ cell)
+            whole = np.where(self._pbc, np.rint(turns), 0.0) @ self._compaction
+            jumps = whole.astype(np.int64)
             if jumps.any():
                 self._shifts = self._shifts - jumps
                 vectors = vectors - jumps @ cell

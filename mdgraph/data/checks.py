@@ -29,6 +29,7 @@ from mdgraph.data.similarity import (
 )
 from mdgraph.data.splits import Split
 from mdgraph.errors import name_some
+from mdgraph.neighbors.geometry import compact_cell
 from mdgraph.units import SYMBOLS
 
 Array = NDArray[np.float64]
@@ -183,13 +184,14 @@ def _differences(dataset: Dataset, members: list[int]) -> Array:
     positions = np.array([frame.positions for frame in frames])
     forces = np.array([frame.forces for frame in frames])
     energy = np.array([frame.energy for frame in frames])
-    inverse = np.linalg.inv(frames[0].cell) if frames[0].pbc.all() else None
+    cell = compact_cell(frames[0].cell) if frames[0].pbc.all() else None
+    inverse = None if cell is None else np.linalg.inv(cell)
     tables = [np.zeros((0, 5))]
     for last in range(1, len(frames)):
         earlier, earlier_forces = positions[:last], forces[:last]
         if inverse is not None:
             shift = positions[last] - earlier
-            shift = shift - np.round(shift @ inverse) @ frames[0].cell
+            shift = shift - np.round(shift @ inverse) @ cell
             shift -= shift.mean(1, keepdims=True)
         else:
             centred = positions[last] - positions[last].mean(0)

@@ -23,6 +23,7 @@ from ase.neighborlist import primitive_neighbor_list
 from numpy.typing import NDArray
 
 from mdgraph.data.dataset import Dataset, LabelledFrame, compositions
+from mdgraph.neighbors.geometry import compact_cell
 from mdgraph.system import System, completed_cell
 from mdgraph.units import COVALENT_RADII
 
@@ -180,7 +181,7 @@ def _repulsion(frame: LabelledFrame, first: int, second: int) -> float:
     assert frame.forces is not None
     shift = frame.positions[second] - frame.positions[first]
     if frame.pbc.any():
-        cell = completed_cell(frame.cell, frame.pbc)
+        cell = compact_cell(completed_cell(frame.cell, frame.pbc), frame.pbc)
         shift -= (np.round(shift @ np.linalg.inv(cell)) * frame.pbc) @ cell
     force = 0.5 * (frame.forces[second] - frame.forces[first]) @ shift
     return float(force / max(float(np.linalg.norm(shift)), 1e-6))

@@ -185,15 +185,16 @@ def cut(liquid: System, shape: str) -> System:
     first = first_atoms(bonds)
     if not first.any():
         raise InputError("All atoms of a frame hang together; give a liquid of molecules.")
-    places = make_whole(liquid.positions, liquid.cell, np.argwhere(np.triu(bonds)))
-    places = places - np.floor(places[first] @ np.linalg.inv(liquid.cell)) @ liquid.cell
+    cell = compact_cell(liquid.cell)  # where whole turns lead to the nearest image
+    places = make_whole(liquid.positions, cell, np.argwhere(np.triu(bonds)))
+    places = places - np.floor(places[first] @ np.linalg.inv(cell)) @ cell
     if shape == "slab":
-        high = liquid.cell * [[1], [1], [_SLAB_HEIGHT]]
+        high = cell * [[1], [1], [_SLAB_HEIGHT]]
         return liquid.replace(positions=places, cell=high, velocities=None)
     if shape == "molecule":
         return System(liquid.numbers[first == 0], places[first == 0])
     apart = places[first] - places[0]
-    places = places - np.round(apart @ np.linalg.inv(liquid.cell)) @ liquid.cell
+    places = places - np.round(apart @ np.linalg.inv(cell)) @ cell
     distance = np.linalg.norm(places[first] - places[0], axis=1)
     molecules, order = np.unique(first), np.unique(first, return_index=True)[1]
     nearest = molecules[np.argsort(distance[order], kind="stable")[:DROP]]

@@ -25,6 +25,7 @@ from mdgraph.engine import (
 from mdgraph.engine.observables import AutocorrelationResult, DisplacementResult
 from mdgraph.engine.observables.frames import FrameReplay
 from mdgraph.errors import InputError
+from mdgraph.neighbors.geometry import compact_cell
 from mdgraph.system import System
 from mdgraph.units import DIFFUSION, NUMBERS, SPEED_OF_LIGHT, SYMBOLS
 from mdgraph.validate.verdicts import Check, Curves, Verdict
@@ -224,7 +225,7 @@ def liquid_reference(
 def _unwrapped(frames: Sequence[LabelledFrame]) -> Array:
     """(F, N, 3) A, where no atom moves by more than half of the cell between frames."""
     positions = np.array([frame.positions for frame in frames])
-    cell = frames[0].cell
+    cell = compact_cell(frames[0].cell)
     moves = np.diff(positions, axis=0) @ np.linalg.inv(cell)
     moves -= np.round(moves)
     return np.concatenate([positions[:1], positions[:1] + np.cumsum(moves @ cell, axis=0)])

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
+from mdgraph.analysis.molecules import BondedTerms
 from mdgraph.analysis.plots import Ladder, PairDistribution, replicas_figure, run_figure
 from mdgraph.analysis.plots_training import dataset_figure
 from mdgraph.analysis.rdf import (
@@ -216,3 +217,15 @@ def test_a_skewed_cell_reaches_as_far_as_the_compact_one_of_its_lattice() -> Non
     np.testing.assert_allclose(found.distance, expected.distance)
     np.testing.assert_allclose(found.value, expected.value)
     assert smallest_height(skewed) == pytest.approx(smallest_height(compact))
+
+
+def test_bonds_that_turn_stay_as_long_in_any_cell_of_their_lattice() -> None:
+    cell = np.array([[8.0, 0.0, 0.0], [0.0, 8.0, 0.0], [72.0, -56.0, 8.0]])
+    terms = BondedTerms(
+        np.array([8, 1]), np.array([[0, 1]]), np.zeros((1, 3), np.int64), np.full(3, True)
+    )
+    for angle in np.linspace(0.0, 6.0, 5):
+        bond = np.array([np.cos(angle), 0.0, np.sin(angle)])
+        places = np.array([[0.1, 0.1, 0.1], [0.1, 0.1, 0.1] + bond])
+        terms.add(places if angle == 0.0 else places @ np.linalg.inv(cell) % 1.0 @ cell, cell)
+    assert terms.length_result(1).mean[0] == pytest.approx(1.0, abs=1e-9)

@@ -12,6 +12,7 @@ from copper_frames import copper, labelled, written
 from mdgraph.data import LabelledFrame, Provenance, open_dataset, read_split, write_dataset
 from mdgraph.data.splits import (
     block_split,
+    distances,
     file_split,
     fold_splits,
     group_split,
@@ -113,6 +114,15 @@ def test_blocks_of_a_shuffled_walk_are_contiguous_in_time(tmp_path: Path) -> Non
         plain = block_split(dataset, 20, 2)
         assert np.sum(np.diff(plain.validation) > 1) == 1
         assert np.sum(np.diff(np.sort(dataset.energy[plain.validation])) > 1) > 5
+
+
+def test_frames_are_as_far_apart_in_any_cell_of_their_lattice() -> None:
+    random = np.random.default_rng(0)
+    cell = np.diag([8.0, 9.0, 10.0])
+    skewed = cell + np.outer([0.0, 0.0, 1.0], 9.0 * cell[0] - 7.0 * cell[1])
+    places = random.uniform(0.0, 8.0, size=(1, 5, 3)) + random.normal(scale=0.5, size=(4, 5, 3))
+    wrapped = places @ np.linalg.inv(skewed) % 1.0 @ skewed
+    np.testing.assert_allclose(distances(wrapped, skewed), distances(places, cell), atol=1e-9)
 
 
 @pytest.mark.parametrize(

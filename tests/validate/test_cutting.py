@@ -51,6 +51,19 @@ def test_molecules_are_whole(shape: str, atoms: int) -> None:
             np.testing.assert_allclose(one.cell, np.diag([edge, edge, 3.0 * edge]))
 
 
+@pytest.mark.parametrize("shape", ["drop", "slab", "molecule"])
+def test_the_cell_of_a_lattice_cuts_nothing(shape: str) -> None:
+    """A long skewed one, into which atoms are wrapped one by one."""
+    liquid = read_systems(LIQUID)[0]
+    cell = liquid.cell + np.outer([0.0, 0.0, 1.0], 9.0 * liquid.cell[0] - 7.0 * liquid.cell[1])
+    places = liquid.positions @ np.linalg.inv(cell) % 1.0 @ cell
+    part = cut(liquid.replace(cell=cell, positions=places), shape)
+    apart = np.linalg.norm(part.positions[:, None] - part.positions, axis=2)
+    hydrogens = apart[part.numbers == 8][:, part.numbers == 1] < 1.3
+    assert (hydrogens.sum(1) == 2).all()
+    assert np.ptp(part.positions, axis=0).max() < 9.4 + 2.5 + 5.0 * (shape == "drop")
+
+
 def test_what_cannot_be_cut_is_refused() -> None:
     with pytest.raises(InputError, match="has an open side; give one that is periodic"):
         cut(from_ase(molecule("H2O")), "drop")

@@ -241,7 +241,8 @@ def test_diffusion_is_held_against_that_of_a_trajectory(diffusion: float, verdic
     assert "too short" in brief.sentence
 
 
-def test_the_motion_of_a_trajectory_is_measured_across_its_cell() -> None:
+@pytest.mark.parametrize("skew", [(0.0, 0.0), (1800.0, -1400.0)])
+def test_the_motion_of_a_trajectory_is_measured_across_its_cell(skew: tuple[float, float]) -> None:
     """Swings of 3,000 per cm on atoms that wander with a known diffusion, wrapped into the cell."""
     random = np.random.default_rng(0)
     count, interval, diffusion = 1000, 2.0, 40.0
@@ -249,8 +250,10 @@ def test_the_motion_of_a_trajectory_is_measured_across_its_cell() -> None:
     steps = random.normal(scale=math.sqrt(2e-4 * diffusion * interval), size=(count, 60, 3))
     phases = random.uniform(0.0, 2.0 * np.pi, size=(60, 3))
     swing = 0.3 * np.sin(2.0 * np.pi * 3000.0 * SPEED_OF_LIGHT * time[:, None, None] + phases)
-    positions = (20.0 * random.uniform(size=(60, 3)) + steps.cumsum(0) + swing) % 20.0
     cell, pbc = 20.0 * np.eye(3), np.full(3, True)
+    cell[2, :2] = skew  # of the same lattice
+    positions = 20.0 * random.uniform(size=(60, 3)) + steps.cumsum(0) + swing
+    positions = positions @ np.linalg.inv(cell) % 1.0 @ cell
     numbers = np.full(60, 8)
     path = [LabelledFrame(numbers, places, cell, pbc) for places in positions]
     held = liquid_reference(path, 5.0, interval)
