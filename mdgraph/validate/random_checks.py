@@ -300,11 +300,8 @@ def _molecule_check(
     judged = by.energy
     # Another isomer may lie as low, and so does the judge there, but for its error.
     below = (energies < -hole) & ~(judged < energies + wall[0])
-    sure = (
-        below
-        if judge is not None
-        else below & (by.labelled | (contacts < TOUCHING) | (energies < -SURE * len(starts[0])))
-    )
+    known = np.isfinite(judged) | (contacts < TOUCHING) | (energies < -SURE * len(starts[0]))
+    sure = below & known
     far, apart = far_from(judged, energies, wall)
     far &= ~below
     lowest = int(energies.argmin())
@@ -320,6 +317,8 @@ def _molecule_check(
         f"{name}: structure {n}": ends[n] for n in np.flatnonzero((below | far) & ~by.labelled)
     }
     labelled = labels_text(energies, by)
+    if below.any():
+        lowest = int(np.where(sure if sure.any() else below, energies, np.inf).argmin())
     about = f"{-energies[lowest]:.2f} eV below rest"
     if below.any():
         other_about = f", where {by.name(lowest)} has it {judged[lowest]:.2f} eV above"

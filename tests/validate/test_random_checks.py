@@ -1,14 +1,22 @@
 """Random structures find planted holes, and nothing where there is none."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
+from ase.build import molecule
 from toys import HoledPairs
 
+from mdgraph.engine.calculation import EvaluationResult
+from mdgraph.engine.relaxation import Relaxed
+from mdgraph.io.structures import from_ase
+from mdgraph.system import System
 from mdgraph.validate import random_checks as module
 from mdgraph.validate.crystal_checks import _cohesion_check
 from mdgraph.validate.crystals import CrystalProbe, Phase, phases_at_rest
-from mdgraph.validate.random_checks import random_crystal_checks
+from mdgraph.validate.labels import Labels, Rest
+from mdgraph.validate.random_checks import random_crystal_checks, random_molecule_checks
 from mdgraph.validate.verdicts import Check, Verdict
 
 CPU = torch.device("cpu")
@@ -112,3 +120,35 @@ def test_atoms_that_leave_a_crystal_for_nothing_are_wrong(free: float, verdict: 
     check = _cohesion_check("Cu", rest, probe)
     assert check.verdict is verdict
     assert check.numbers["cohesion_eV"] == pytest.approx(2.94 + free, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("judged", "verdict", "told"),
+    [
+        # Where charges do not converge nothing judges, and a shallow hole may be an isomer.
+        ((-2.0, np.nan, 0.2), Verdict.LOOK, "1 of 3 end in a hole, one 0.80 eV below rest."),
+        ((-2.0, 1.0, 0.2), Verdict.WRONG, "one 0.80 eV below rest, where GFN2-xTB has it 1.00 eV"),
+        ((-2.0, -0.9, 0.2), Verdict.OK, "one 2.00 eV below rest, as GFN2-xTB has it"),
+    ],
+)
+def test_what_the_judge_does_not_know_is_judged_as_without_it(
+    judged: tuple[float, ...], verdict: Verdict, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three ends of methane, each with an energy, of which the lowest is as low by the judge."""
+    monkeypatch.setattr(module, "MOLECULES", (3, 3))
+    system = from_ase(molecule("CH4"))
+
+    def relax(starts: Sequence[System], steps: int, force: float) -> list[Relaxed]:
+        nothing = np.zeros((5, 3))
+        return [
+            Relaxed(system, EvaluationResult(energy, nothing[:, 0], nothing, np.eye(3)), True, 0.0)
+            for energy in (-2.0, -0.8, 0.3)
+        ]
+
+    checks = random_molecule_checks(
+        "CH4", system, Rest(0.0, 0.0), {}, relax, lambda _: np.array(judged),
+        Labels([], lambda *_: []), 0.3, (0.5, 0.5, 3.0), quick=False,
+    )  # fmt: skip
+    for check in checks:
+        assert check.verdict is verdict
+        assert told in check.sentence
