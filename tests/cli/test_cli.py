@@ -552,7 +552,7 @@ class TestEval:
         arguments = ["eval", water_file, "--potential", tiny_potential, "--out", out]
         done = mdgraph_command(*arguments)
         assert done.status == 1
-        assert "exists already; replace it with --overwrite" in done.err
+        assert "exists already; go on where it ends with --resume, replace it with" in done.err
         assert out.read_text() == "years of work"
         assert mdgraph_command(*arguments, "--overwrite").status == 0
         assert len(ase.io.read(out)) == 6
@@ -692,7 +692,8 @@ class TestNoFileIsReplacedUnasked:
         before = sorted(tmp_path.iterdir())
         done = mdgraph_command(*arguments)
         assert done.status == 1
-        assert f"{name} exists already; replace it with --overwrite, or give another" in done.err
+        assert f"{name} exists already; " in done.err
+        assert "replace it with --overwrite, or give another" in done.err
         assert Path(name).read_text() == "years of work"
         assert sorted(tmp_path.iterdir()) == before
         done = mdgraph_command(*arguments, "--overwrite")
