@@ -1,4 +1,4 @@
-"""Labels of the level itself for aspirin and ethanol with atoms moved, which they learned last.
+"""Labels of the level itself for molecules with atoms moved, which those that ship learned last.
 
     python benchmarks/moved_labels.py draw ethanol ethanol.h5 ethanol.json rest.xyz moved.xyz
     python benchmarks/moved_labels.py label moved.xyz moved.extxyz --grid 2
@@ -9,11 +9,13 @@ frames as they are. Ethanol: one hydrogen at 0.65 to 1.9 times its bond (2.2 fro
 others at 0.85 to 1.15), two at 0.75 to 1.6, C-C and C-O at 0.78 to 1.6; O-H is drawn 2.5 times as
 often as another. Aspirin: sides turned about the bonds of both groups by any angle, angles by up to
 32 degrees, bonds at 0.75 to 1.6, where `--potential` has 0.2 to 6 eV above rest.
+`turned`, of any molecule: sides turned about two or more bonds at once by any angles, of the
+molecule at rest and of training frames, where `--potential` has 0.3 to 4 eV above rest.
 
 `label` writes energies and forces of PBE/def2-SVP by density fitting, closed shells, from PySCF
 (`pip install pyscf`), of these frames or of structures that `mdgraph validate --write-structures`
-wrote; what does not converge is left out. Five seconds a frame of ethanol and 50 of
-aspirin (--grid 1) on one core.
+wrote, with `--d3` and D3(BJ) where the data have it; what does not converge is left out. Five
+seconds a frame of ethanol, 25 of acetylacetone and 50 of aspirin (--grid 1) on one core.
 
 `add` writes the data set SET-moved.h5 and its split: the frames of SET, such as that of a round of
 a distillation, and those that were moved, nine in ten of them for training. Energies are shifted by
@@ -37,6 +39,8 @@ from cases import run_script
 from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame, Provenance, open_dataset, read_split, write_dataset
+from mdgraph.distil.sampling import turn_several
+from mdgraph.models.d3 import D3Potential, d3_config
 from mdgraph.system import System
 from mdgraph.validate.molecule_checks import MoleculeProbe
 from mdgraph.validate.scans import Molecule, rotated
@@ -64,7 +68,7 @@ def draw(options: argparse.Namespace) -> None:
         atoms.info |= {"kind": PUBLISHED, "published_eV": frame.energy}
         written.append(atoms)
     random = np.random.default_rng(options.seed)
-    moved = {"ethanol": ethanol, "aspirin": aspirin}[options.molecule]
+    moved = DRAWN[options.molecule]
     for kind, positions in moved(random, rest, train, options):
         atoms = Atoms(rest.numbers, positions)
         atoms.info["kind"] = kind
@@ -205,6 +209,35 @@ def _bent(random: np.random.Generator, molecule: Molecule, positions: Array) -> 
             return rotated(positions, part, positions[middle], np.cross(*arms), degrees)
 
 
+# Any molecule
+
+TURNED_ABOVE: Final = 0.3, 4.0
+"""eV above rest."""
+
+
+def turned_at_once(
+    random: np.random.Generator, rest: Atoms, train: Sequence[Array], options: argparse.Namespace
+) -> Iterator[tuple[str, Array]]:
+    """Kinds and positions (N, 3), A, of sides turned about two or more bonds at once."""
+    probe = MoleculeProbe(options.potential, torch.device("cpu"))
+    lowest = probe.evaluate([System(rest.numbers, rest.positions)], "rest")[0].energy
+    low, high = TURNED_ABOVE
+    left = options.frames
+    while left:
+        start = train[int(random.integers(len(train)))]
+        if random.random() < 0.5:
+            start = rest.positions + random.normal(scale=0.02, size=start.shape)
+        copy = turn_several(System(rest.numbers, start), random)
+        if copy is not None:
+            above = probe.evaluate([copy], "turned")[0].energy - lowest
+            if low < above < high:
+                left -= 1
+                yield "turned at once", copy.positions
+
+
+DRAWN: Final = {"ethanol": ethanol, "aspirin": aspirin, "turned": turned_at_once}
+
+
 # Labels
 
 
@@ -213,6 +246,8 @@ def label(options: argparse.Namespace) -> None:
     frames = ase.io.read(options.moved, ":")
     written = ase.io.read(options.labelled, ":") if options.labelled.exists() else []
     done = {atoms.info["place"] for atoms in written}
+    d3 = D3Potential(d3_config("pbe")) if options.d3 else None
+    dispersion = None if d3 is None else MoleculeProbe(d3, torch.device("cpu"))
     first, stride = options.every
     for place, atoms in list(enumerate(frames))[first::stride]:
         if place in done:
@@ -220,6 +255,9 @@ def label(options: argparse.Namespace) -> None:
         labels = labels_of(atoms, options.grid)
         if labels is not None:
             energy, forces = labels
+            if dispersion is not None:
+                [more] = dispersion.evaluate([System(atoms.numbers, atoms.positions)], "a frame")
+                energy, forces = energy + more.energy, forces + more.forces
             atoms.info["place"] = place
             atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
             ase.io.write(options.labelled, atoms, format="extxyz", append=True)
@@ -298,7 +336,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parts = parser.add_subparsers(required=True)
     part = parts.add_parser("draw")
-    part.add_argument("molecule", choices=["aspirin", "ethanol"])
+    part.add_argument("molecule", choices=list(DRAWN))
     part.add_argument("data", type=Path)
     part.add_argument("split", type=Path)
     part.add_argument("rest", type=Path)
@@ -312,6 +350,7 @@ def main(words: Sequence[str] | None = None) -> None:
     part.add_argument("moved", type=Path)
     part.add_argument("labelled", type=Path)
     part.add_argument("--grid", type=int, default=2)
+    part.add_argument("--d3", action="store_true")
     part.add_argument("--every", type=int, nargs=2, default=(0, 1), metavar=("FIRST", "STRIDE"))
     part.set_defaults(run=label)
     part = parts.add_parser("add")

@@ -90,6 +90,16 @@ class SamplingConfig(Part):
     as melts, too low against crystals at rest. `mdgraph eval` of frames of both tells it."""
     random_weight: Positive = 1.0
     """Weight of random structures in the loss; see `clip`, which may take it away."""
+    turned: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """Further frames in each round that are molecules with two or more sides turned about bonds at
+    once, by any angles: half of them of structures and frames as they are, half of such at rest,
+    and the share `relaxed` of them some way to a minimum. random_teacher labels them."""
+    turned_within: NotNegative = 0.1
+    """eV. Labels of turned molecules are the teachers' where these are so near to random_teacher,
+    after the mean difference before molecules were turned, and random_teacher's, so much nearer to
+    the teachers', elsewhere."""
+    turned_weight: Positive = 1.0
+    """Weight of turned molecules in the loss."""
     disagreement: Positive = 0.3
     """eV; frames on which the energies of several teachers differ by more get no label."""
 

@@ -37,6 +37,7 @@ from mdgraph.distil.config import DistilConfig
 from mdgraph.distil.random_search import (
     lowest_structures,
     random_structures,
+    turned_molecules,
     without_contradictions,
 )
 from mdgraph.distil.sampling import Labelling, labelled, sampled, with_weight
@@ -111,8 +112,9 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
     dataset = open_dataset(config.data) if config.data else None
     structures = [system for path in config.structures for system in read_systems(Path(path))]
     starts = _starts(config, dataset, structures)
-    further = config.sampling.random and config.sampling.random_teacher
-    of_random = [Teacher.read(config.sampling.random_teacher)] if further else []
+    sampling = config.sampling
+    further = (sampling.random or sampling.turned) and sampling.random_teacher
+    of_random = [Teacher.read(sampling.random_teacher)] if further else []
     _check_teachers([*teachers, *of_random], starts)
     _check_student(config, starts)
     precision = precision_named("mixed")
@@ -143,9 +145,10 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
             labelling = without_contradictions(labelling, lowest, random_evaluator, device)
             seed = config.seed + number
             lattices = squeezed(structures or starts, evaluators, config.sampling, device, seed)
-            labelling = labelling.joined(Labelling(lattices, len(lattices))).joined(
-                random_structures(lowest, driver, evaluators, labels, config.sampling, device, seed)
-            )
+            labelling = labelling.joined(Labelling(lattices, len(lattices)))
+            ways = evaluators, labels, sampling, device, seed
+            labelling = labelling.joined(random_structures(lowest, driver, *ways))
+            labelling = labelling.joined(turned_molecules(starts, driver, *ways))
             logger.info("Round %d: %s.", number, _labelling_text(labelling))
             held_out = dataset is not None or any(is_held_out for _, is_held_out in earlier)
             if not labelling.training or not (held_out or labelling.held_out):

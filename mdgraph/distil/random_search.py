@@ -5,7 +5,7 @@ below, also where no dynamics went: pairs of atoms at half a bond in an open cel
 leave a surface for nothing. Random crystals have whole formula units of the structures at hand,
 clusters are the same without a cell. Where no structure is periodic, molecules are torn apart: all
 atoms at random places, all displaced, one put beside another, or a hydrogen bonded to another atom,
-which makes tautomers.
+which makes tautomers. Sides of molecules may be turned about several bonds at once, too.
 The further potential that labels them, which is to know such structures, is brought to the level
 of the teachers on the structure that lies lowest.
 """
@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from typing import Final
 
 import numpy as np
@@ -30,7 +31,15 @@ from mdgraph.data.random_structures import (
 )
 from mdgraph.data.similarity import has_contact
 from mdgraph.distil.config import SamplingConfig
-from mdgraph.distil.sampling import Labelling, Sample, labelled_frame, relaxed_for, with_weight
+from mdgraph.distil.sampling import (
+    Labelling,
+    Sample,
+    labelled_frame,
+    partly_relaxed,
+    relaxed_for,
+    turn_several,
+    with_weight,
+)
 from mdgraph.engine.batches import evaluate_with
 from mdgraph.evaluators import Evaluator
 from mdgraph.system import System
@@ -44,6 +53,7 @@ TORN: Final = "torn apart"
 SCATTERED: Final = "scattered"
 MOVED: Final = "atom elsewhere"
 TAUTOMERS: Final = "tautomers"
+TURNED: Final = "turned at once"
 """Groups of these frames in a data set: of crystals, and of molecules."""
 
 _ATOMS: Final = 8
@@ -68,6 +78,9 @@ _ROOM: Final = 3.0, 12.0
 _NEAREST: Final = 0.4
 """A^3 an atom of a molecule whose atoms are at random places, and of the sum of two covalent radii:
 molecules are looked into more closely than crystals."""
+
+_AT_REST: Final = 64
+"""Molecules that are brought to rest before they are turned, each of them more than once."""
 
 _HELD_OUT: Final = 8
 """Each structure of so many is held out, with its whole way."""
@@ -141,7 +154,7 @@ def lowest_structures(
     lowest: dict[tuple[int, ...], int] = {}
     for place, system in enumerate(known):
         periodic = bool(system.pbc.all())
-        formula = _formula(system.numbers) if periodic else tuple(sorted(system.numbers.tolist()))
+        formula = _formula(system.numbers) if periodic else _composition(system)
         if energies[place] < energies[lowest.setdefault(formula, place)]:
             lowest[formula] = place
     places = list(lowest.values())
@@ -224,6 +237,100 @@ def without_contradictions(
         training=sum(place < labelling.training for place in kept),
         unlabelled=labelling.unlabelled + len(frames) - len(kept),
     )
+
+
+def turned_molecules(
+    starts: Sequence[System],
+    driver: Evaluator,
+    teachers: Sequence[Evaluator],
+    labels: Evaluator,
+    config: SamplingConfig,
+    device: torch.device,
+    seed: int,
+) -> Labelling:
+    """Molecules with sides turned about several bonds, of starts as they are and of those at rest.
+
+    The label is the energy of the teachers, or the nearest to it that is within
+    `config.turned_within` of `labels`, whose mean difference on what was turned is taken off, and
+    the forces are the gradient of that.
+
+    Args:
+        starts: structures; those with a cell, or without two bonds to turn about, do not count.
+        driver: brings them to rest.
+        teachers: their mean is the level of the energies.
+        labels: tells where that is wrong.
+        config: of the sampling.
+        device: where all this runs.
+        seed: of starts, bonds and angles.
+    """
+    if not config.turned:
+        return Labelling([], 0)
+    rng = np.random.default_rng([seed, len(TURNED)])
+    able = [system for system in starts if turn_several(system, rng) is not None]
+    if not able:
+        logger.warning("No structure is a molecule with two bonds to turn about, so none is.")
+        return Labelling([], 0)
+    sources = [able[index] for index in rng.integers(len(able), size=config.turned)]
+    at_rest = [s for _, s in relaxed_for(sources[:_AT_REST], driver, device, _STAGES[-1])]
+    sources[1::2] = list(islice(cycle(at_rest or sources), len(sources) // 2))
+    levels = _levels(sources, teachers, labels, device)
+    rigid: list[Sample] = []
+    relaxing: list[Sample] = []
+    for place, source in enumerate(sources):
+        copy = turn_several(source, rng)
+        if copy is not None:
+            sample = Sample(copy.replace(velocities=None), TURNED, place % _HELD_OUT == 0)
+            (relaxing if rng.uniform() < config.relaxed else rigid).append(sample)
+    samples = [
+        sample
+        for sample in (*rigid, *partly_relaxed(relaxing, driver, device))
+        if not has_contact(sample.system, config.shortest_distance)
+    ]
+    systems = [sample.system for sample in samples]
+    by_teacher = [evaluate_with(one, device)(systems, "a turned molecule") for one in teachers]
+    others = evaluate_with(labels, device)(systems, "a turned molecule")
+    training: list[LabelledFrame] = []
+    held_out: list[LabelledFrame] = []
+    for place, (sample, other) in enumerate(zip(samples, others, strict=True)):
+        lowest, shift = levels[_composition(sample.system)]
+        # What is not a number is not sound.
+        sound = other.energy - lowest <= config.largest_energy * len(sample.system)
+        if not (sound and np.abs(other.forces).max() <= config.largest_force):
+            continue
+        frame = labelled_frame(sample, [own[place] for own in by_teacher])
+        middle = other.energy + shift
+        # Not a number is far, too.
+        if not abs(frame.energy - middle) <= config.turned_within:
+            side = np.sign(np.nan_to_num(frame.energy - middle))
+            energy = middle + float(side) * config.turned_within
+            frame = replace(labelled_frame(sample, [other]), energy=energy)
+        frames = held_out if sample.held_out else training
+        frames.append(with_weight(frame, config.turned_weight))
+    left = config.turned - len(training) - len(held_out)
+    return Labelling(training + held_out, len(training), extreme=left)
+
+
+def _levels(
+    systems: Sequence[System],
+    teachers: Sequence[Evaluator],
+    labels: Evaluator,
+    device: torch.device,
+) -> dict[tuple[int, ...], tuple[float, float]]:
+    """Lowest energy by `labels` and the mean from there to the teachers, eV, by composition."""
+    taught = np.mean([_energies(systems, teacher, device) for teacher in teachers], axis=0)
+    others = _energies(systems, labels, device)
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, system in enumerate(systems):
+        places.setdefault(_composition(system), []).append(place)
+    return {
+        composition: (float(others[own].min()), float((taught[own] - others[own]).mean()))
+        for composition, own in places.items()
+    }
+
+
+def _composition(system: System) -> tuple[int, ...]:
+    """Atomic numbers, ascending."""
+    return tuple(sorted(system.numbers.tolist()))
 
 
 def _formula(numbers: NDArray[np.int64]) -> tuple[int, ...]:

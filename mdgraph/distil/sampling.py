@@ -48,6 +48,9 @@ Array = NDArray[np.float64]
 Move = Callable[[System, np.random.Generator, SamplingConfig], System | None]
 """A copy of a system with atoms moved; None where the move cannot be made."""
 
+Bridge = tuple[int, int, NDArray[np.int64]]
+"""A bond that is in no ring: an atom, the atom at its smaller end, that end's atoms."""
+
 _CLOSEST = 0.7
 """Of the sum of two covalent radii; moves never bring atoms nearer than the shorter of this and
 their distance before."""
@@ -58,6 +61,9 @@ _REACH = 3.5
 
 _DRAWN = 48
 """Atoms of a system to each of its hydrogens that are drawn."""
+
+_DRAWS = 8
+"""Of angles, after which a molecule whose turned sides always meet is given up."""
 
 
 def displace(system: System, rng: np.random.Generator, config: SamplingConfig) -> System:
@@ -112,20 +118,48 @@ def bend(system: System, rng: np.random.Generator, config: SamplingConfig) -> Sy
     return _rotated(system, part, first, axis, rng.uniform(-angle, angle))
 
 
+def turn_several(system: System, rng: np.random.Generator) -> System | None:
+    """Parts of a molecule turned about two or more bonds at once, by any angles.
+
+    Half of the copies are turned about two bonds, a quarter about three, and so on. Nothing else
+    changes. None where there are no two such bonds, or turned parts always meet.
+    """
+    bonds = list(_bridges(system, rng, least=2))
+    if len(bonds) < 2:
+        return None
+    for _ in range(_DRAWS):
+        positions = system.positions
+        for place in rng.permutation(len(bonds))[: 1 + rng.geometric(0.5)]:
+            first, second, part = bonds[place]
+            axis = positions[second] - positions[first]
+            positions = _rotation(positions, part, second, axis, rng.uniform(0.0, 2.0 * np.pi))
+        copy = _kept_apart(system, positions)
+        if copy is not None:
+            return copy
+    return None
+
+
 def _rotated(
     system: System, part: NDArray[np.int64], centre: int, axis: Array, angle: float
 ) -> System | None:
-    """Atoms of a part rotated about an axis through an atom; None if any come too near.
+    """Atoms of a part rotated about an axis through an atom; None if any come too near."""
+    return _kept_apart(system, _rotation(system.positions, part, centre, axis, angle))
+
+
+def _rotation(
+    positions: Array, part: NDArray[np.int64], centre: int, axis: Array, angle: float
+) -> Array:
+    """Positions with a part rotated about an axis through an atom.
 
     Rodrigues' formula: a cos(angle) + (k x a) sin(angle) + k (k a) (1 - cos(angle)).
     """
     axis = axis / np.linalg.norm(axis)
-    arms = system.positions[part] - system.positions[centre]
+    arms = positions[part] - positions[centre]
     along = (arms @ axis)[:, None] * axis
     rotated = along + np.cos(angle) * (arms - along) + np.sin(angle) * np.cross(axis, arms)
-    positions = system.positions.copy()
-    positions[part] = system.positions[centre] + rotated
-    return _kept_apart(system, positions)
+    places = positions.copy()
+    places[part] = positions[centre] + rotated
+    return places
 
 
 def collide(system: System, rng: np.random.Generator, config: SamplingConfig) -> System | None:
@@ -227,18 +261,21 @@ def move_atoms(
     raise AssertionError("every structure can be displaced")
 
 
-def _random_bridge(
-    system: System, rng: np.random.Generator, least: int = 1
-) -> tuple[int, int, NDArray[np.int64]] | None:
-    """A random bond that is in no ring: an atom, the atom at its smaller end, that end's atoms.
+def _random_bridge(system: System, rng: np.random.Generator, least: int = 1) -> Bridge | None:
+    """The first of `_bridges`, if there is one."""
+    return next(_bridges(system, rng, least), None)
+
+
+def _bridges(system: System, rng: np.random.Generator, least: int) -> Iterator[Bridge]:
+    """Bonds that are in no ring, in random order.
 
     Args:
         system: without periodic directions; of others there is none.
-        rng: chooses.
-        least: atoms of that end.
+        rng: shuffles.
+        least: atoms of the smaller end.
     """
     if system.pbc.any():
-        return None
+        return
     bonds = bonded(system.numbers, system.positions)
     pairs = np.argwhere(np.triu(bonds))
     for number in rng.permutation(len(pairs)):
@@ -251,8 +288,7 @@ def _random_bridge(
         if len(other) < len(part):
             first, second, part = second, first, other
         if len(part) >= least:
-            return first, second, part
-    return None
+            yield first, second, part
 
 
 def _reachable(bonds: NDArray[np.bool_], start: int, cut: int) -> NDArray[np.int64] | None:
@@ -340,10 +376,10 @@ def sampled(
         drawn = draw(samples[index].system, rng, config)
         if drawn is not None:
             moved.append(Sample(drawn.replace(velocities=None), "drawn", samples[index].held_out))
-    return [*samples, *moved, *_relaxed(relaxing, evaluator, device)]
+    return [*samples, *moved, *partly_relaxed(relaxing, evaluator, device)]
 
 
-def _relaxed(
+def partly_relaxed(
     samples: Sequence[Sample], evaluator: Evaluator, device: torch.device
 ) -> Iterator[Sample]:
     """Samples on their way to a minimum, some a few steps along it and others more."""
