@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from ase import Atoms
 from ase.build import bulk, molecule
 from ase.geometry import get_distances
 
@@ -19,6 +20,7 @@ from mdgraph.distil.sampling import (
     strain,
     stretch,
     turn,
+    turn_several,
 )
 from mdgraph.io.structures import from_ase, read_system
 from mdgraph.system import System
@@ -45,6 +47,45 @@ def test_one_bond_is_stretched_within_the_range() -> None:
         changed = np.abs(ratios - 1.0) > 1e-9
         assert changed.sum() == 1
         assert CONFIG.stretch[0] <= ratios[changed][0] <= CONFIG.stretch[1]
+
+
+def torsions(system: System) -> np.ndarray:
+    """Degrees, of C-C and of C-O of ethanol."""
+    atoms = Atoms(system.numbers, system.positions)
+    oxygen = int(np.flatnonzero(system.numbers == 8)[0])
+    inner, outer = sorted(
+        np.flatnonzero(system.numbers == 6), key=lambda c: atoms.get_distance(c, oxygen)
+    )
+    first, last = (
+        next(h for h in np.flatnonzero(system.numbers == 1) if atoms.get_distance(h, end) < 1.3)
+        for end in (outer, oxygen)
+    )
+    paths = (first, outer, inner, oxygen), (outer, inner, oxygen, last)
+    return np.array([atoms.get_dihedral(*path) for path in paths])
+
+
+def test_several_turns_at_once_keep_all_bonds_and_turn_about_each() -> None:
+    before = ethanol()
+    bonds = bonded(before.numbers, before.positions)
+    least = np.minimum(0.7 * bond_lengths(before.numbers), distances(before))
+    angles = []
+    for seed in range(40):
+        after = turn_several(before, np.random.default_rng(seed))
+        assert after is not None
+        np.testing.assert_allclose(distances(after)[bonds], distances(before)[bonds], atol=1e-9)
+        assert (distances(after) >= least - 1e-9).all()
+        angles.append((torsions(after) - torsions(before)) % 360.0)
+    turned = np.array(angles)
+    assert (np.minimum(turned, 360.0 - turned) > 0.01).all()
+    assert (turned.min(axis=0) < 60.0).all()
+    assert (turned.max(axis=0) > 300.0).all()
+    assert abs(np.corrcoef(turned.T)[0, 1]) < 0.5
+
+
+def test_several_turns_need_two_bonds_and_no_cell() -> None:
+    rng = np.random.default_rng(1)
+    assert turn_several(from_ase(molecule("C2H6")), rng) is None
+    assert turn_several(from_ase(bulk("Cu", cubic=True)), rng) is None
 
 
 def test_turns_keep_all_bonds() -> None:

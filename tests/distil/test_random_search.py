@@ -18,8 +18,10 @@ from mdgraph.distil.random_search import (
     SCATTERED,
     TAUTOMERS,
     TORN,
+    TURNED,
     lowest_structures,
     random_structures,
+    turned_molecules,
     without_contradictions,
 )
 from mdgraph.distil.sampling import Labelling, Sample, labelled_frame
@@ -142,6 +144,47 @@ def test_a_molecule_that_teachers_have_wrong_is_labelled_however_low() -> None:
     found = found_from(molecule, wrong, labels, CONFIG)
     energies = [energy(HoledPairs(), System(f.numbers, f.positions)) for f in found.frames]
     assert min(energies) < energy(HoledPairs(), molecule) + 2.0
+
+
+CHAIN = from_ase(Atoms("Cu6", [[2.14 * n, 1.51 * (n % 2), 0.0] for n in range(6)]))
+
+
+def test_turned_molecules_have_the_nearest_energy_that_the_further_potential_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(random_search, "_STAGES", (0, 2))
+    teacher, other = HoledPairs(), HoledPairs(depth=5.0, atom=-3.0)
+    config = CONFIG.model_copy(
+        update={"turned": 240, "turned_within": 0.2, "turned_weight": 0.5, "largest_energy": 10.0}
+    )
+    evaluators = AutogradEvaluator(teacher), AutogradEvaluator(other)
+    found = turned_molecules([CHAIN], evaluators[0], evaluators[:1], evaluators[1], config, CPU, 1)
+    assert len(found.frames) > 120
+    assert found.extreme == 240 - len(found.frames)
+    assert 0 < found.held_out < len(found.frames) / 4
+    moved = 0
+    for frame in found.frames:
+        assert frame.group == TURNED
+        assert frame.weight == 0.5
+        system = System(frame.numbers, frame.positions)
+        # 3 eV an atom lie between the two, and nothing else where no pair is at 1.9 A.
+        own, further = energy(teacher, system), energy(other, system) + 18.0
+        expected = min(max(own, further - 0.2), further + 0.2)
+        assert frame.energy == pytest.approx(expected, abs=0.01)
+        moved += abs(own - further) > 0.21
+        if abs(abs(own - further) - 0.2) > 0.01:
+            source = evaluators[abs(own - further) > 0.2]
+            [result] = evaluate_with(source, CPU)([system], "a frame")
+            np.testing.assert_allclose(frame.forces, result.forces, atol=1e-3)
+    assert 0 < moved < len(found.frames)
+
+
+def test_without_two_bonds_nothing_is_turned(caplog: pytest.LogCaptureFixture) -> None:
+    teacher = AutogradEvaluator(HoledPairs())
+    config = CONFIG.model_copy(update={"turned": 8})
+    assert turned_molecules([CRYSTAL], teacher, [teacher], teacher, config, CPU, 1).frames == []
+    assert "two bonds to turn about" in caplog.text
+    assert turned_molecules([CHAIN], teacher, [teacher], teacher, CONFIG, CPU, 1).frames == []
 
 
 def test_without_a_crystal_or_molecule_there_is_nothing_to_make(
