@@ -8,6 +8,7 @@ from typing import Any
 import ase.io
 import numpy as np
 import pytest
+import torch
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from repository import ROOT
@@ -20,7 +21,9 @@ from mdgraph.data import (
     read_split,
     write_dataset,
 )
+from mdgraph.data.bonding import bonded
 from mdgraph.data.splits import write_split
+from mdgraph.io.structures import from_ase
 
 START = ROOT / "potentials/ethanol-pbe/start.extxyz"
 
@@ -91,6 +94,46 @@ def test_ethanol_is_moved_as_the_script_says(
     for one in moved[3:]:
         near = one.get_all_distances()[3:, 3:]
         assert near[~np.eye(6, dtype=bool)].min() >= module.NEAREST_HYDROGENS
+
+
+def test_sides_of_any_molecule_are_turned_at_once(
+    module: ModuleType, tmp_path: Path, data: tuple[Path, Path]
+) -> None:
+    path = tmp_path / "moved.xyz"
+    options = ["draw", "turned", *map(str, data), str(START), str(path), "--published", "2"]
+    module.main([*options, "--frames", "10", "--potential", "ethanol-pbe"])
+    moved: Any = ase.io.read(path, ":")
+    assert [one.info["kind"] for one in moved] == ["published"] * 2 + ["turned at once"] * 10
+    rest: Any = ase.io.read(START)
+    probe = module.MoleculeProbe("ethanol-pbe", torch.device("cpu"))
+    systems = [from_ase(one) for one in (rest, *moved[2:])]
+    energies = np.array([result.energy for result in probe.evaluate(systems, "x")])
+    above = energies[1:] - energies[0]
+    assert (above > module.TURNED_ABOVE[0]).all()
+    assert (above < module.TURNED_ABOVE[1]).all()
+    bonds = bonded(rest.numbers, rest.positions)
+    for one in moved[2:]:
+        # A frame's bonds are those of rest but for its vibrations.
+        np.testing.assert_array_equal(bonded(one.numbers, one.positions)[bonds], True)
+
+
+def test_labels_have_dispersion_where_it_is_wanted(
+    module: ModuleType, tmp_path: Path, frames: list[Atoms], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tad_dftd3")
+    for number, one in enumerate(frames):
+        one.info["kind"] = str(number)
+    ase.io.write(tmp_path / "moved.xyz", frames[:2], format="extxyz")
+    monkeypatch.setattr(module, "labels_of", lambda atoms, grid: (-4200.0, np.zeros((9, 3))))
+    for name, options in (("plain", []), ("d3", ["--d3"])):
+        words = ["label", str(tmp_path / "moved.xyz"), str(tmp_path / f"{name}.extxyz"), *options]
+        module.main(words)
+    plain, d3 = (ase.io.read(tmp_path / f"{name}.extxyz", ":") for name in ("plain", "d3"))
+    assert [one.get_potential_energy() for one in plain] == [-4200.0] * 2
+    for one in d3:
+        assert -0.3 < one.get_potential_energy() + 4200.0 < -0.02
+        assert 0.001 < np.abs(one.get_forces()).max() < 0.2
+        np.testing.assert_allclose(one.get_forces().sum(axis=0), 0.0, atol=1e-4)
 
 
 def test_labels_are_shifted_copied_and_held_out(
