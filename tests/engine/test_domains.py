@@ -709,7 +709,7 @@ json.dump([overflows, builds, float(apart)], open(f"{out}/storm.json", "w"))
 @pytest.mark.parametrize(
     ("device", "count"),
     [
-        pytest.param("cpu", 4, marks=pytest.mark.slow),
+        pytest.param("cpu", 200, marks=pytest.mark.slow),
         pytest.param(
             "cuda",
             200,
