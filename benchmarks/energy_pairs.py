@@ -39,6 +39,9 @@ from mdgraph.units import BAR, BOLTZMANN
 LIMIT: Final = 1.0
 """Percent."""
 
+VARIANCE: Final = 10.0
+"""Percent, of the volume's."""
+
 COMPRESSIBILITY: Final = 4.5e-5
 """1/bar, of water."""
 
@@ -65,10 +68,21 @@ class EnergyBench(Bench):
 
     begun: list[System] | None = None
 
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        self.start = [
+            one.replace(positions=options.lengths * one.positions, cell=options.lengths * one.cell)
+            for one in self.start
+        ]
+
     def more_about(self) -> dict[str, Any]:
         """See Bench."""
         options = self.options
-        return {"friction_per_ps": options.friction, "equilibrate_ps": options.equilibrate_ps}
+        return {
+            "friction_per_ps": options.friction,
+            "equilibrate_ps": options.equilibrate_ps,
+            "lengths": options.lengths,
+        }
 
     def texts(self) -> list[str]:
         """See Bench."""
@@ -120,15 +134,62 @@ class EnergyBench(Bench):
         return LangevinMiddle(steps.timestep, self.options.temperature, self.options.friction)
 
 
+def tables_of(
+    records: Sequence[Mapping[str, Any]], first: int, compressibility: float = COMPRESSIBILITY
+) -> str:
+    """The table of each length of the cells, and with two the variance of the volume."""
+    lengths = sorted({float(record["about"]["lengths"]) for record in records})
+    parts = [[one for one in records if one["about"]["lengths"] == length] for length in lengths]
+    texts = [table_of(part, first, compressibility) for part in parts]
+    if len(lengths) == 2:
+        texts.append("\n".join(variances_of(*map(rows_of, parts), first)))
+    return "\n".join(texts)
+
+
+def rows_of(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """The runs of each row, of the seeds that all rows have."""
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for record in map(only_pairs, records):
+        for text, seeds in record["rows"].items():
+            rows.setdefault(text, []).extend(seeds.values())
+    return rows
+
+
+def variances_of(
+    small: Mapping[str, Sequence[Mapping[str, Any]]],
+    large: Mapping[str, Sequence[Mapping[str, Any]]],
+    first: int,
+) -> list[str]:
+    """The lines of a table, of rows in two volumes; none where a run failed or has no pressure."""
+    runs = [run for part in (small, large) for own in part.values() for run in own]
+    if any(run.get("P") is None for run in runs):
+        return []
+    pressures = [
+        {
+            text: np.concatenate([run["P"] for run in own], 1)[first:].mean(0)
+            for text, own in part.items()
+        }
+        for part in (small, large)
+    ]
+    reference, *others = pressures[0]
+    falls = pressures[0][reference].mean() - pressures[1][reference].mean()
+    lines = ["| step, fs | outer, fs | variance of the volume, % |", "|" + " --- |" * 3]
+    for text in others:
+        steps = steps_of(text)
+        changes = [with_error(part[text] - part[reference]) for part in pressures]
+        difference = 100.0 * (changes[1][0] - changes[0][0]) / falls
+        error = 100.0 * float(np.hypot(changes[0][1], changes[1][1])) / abs(falls)
+        verdict = Verdict(difference, error, VARIANCE).text("+.1f")
+        lines.append(f"| {steps.text()} | {steps.outer:g} | {verdict} |")
+    return [*lines, ""]
+
+
 def table_of(
     records: Sequence[Mapping[str, Any]], first: int, compressibility: float = COMPRESSIBILITY
 ) -> str:
     """All rows of records with equal conditions, as differences to the first row."""
     about = records[0]["about"]
-    rows: dict[str, list[Mapping[str, Any]]] = {}
-    for record in map(only_pairs, records):
-        for text, seeds in record["rows"].items():
-            rows.setdefault(text, []).extend(seeds.values())
+    rows = rows_of(records)
     failed = [text for text, runs in rows.items() if any("failed" in run for run in runs)]
     done = {text: runs for text, runs in rows.items() if runs and text not in failed}
     lines = [f"{text} fs fails." for text in failed]
@@ -220,6 +281,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--compressibility", type=float, default=COMPRESSIBILITY, help="1/bar, of volumes"
     )
+    parser.add_argument("--lengths", type=float, default=1.0, help="factor of those of --start")
     options = parser.parse_args()
     check(parser, options)
     if options.ps < options.first + 2:
@@ -233,7 +295,7 @@ def main() -> None:
     print_table(
         EnergyBench,
         options,
-        lambda records: table_of(records, options.first, options.compressibility),
+        lambda records: tables_of(records, options.first, options.compressibility),
     )
 
 

@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from mdgraph.io.structures import read_system
 from mdgraph.units import BOLTZMANN
 
 pytestmark = pytest.mark.usefixtures("checked_once")
@@ -61,6 +62,26 @@ def test_pressures_of_pairs_are_told_as_volumes(module: ModuleType) -> None:
     assert module.pressures_of(rows, 1, 4.5e-5) == []
 
 
+def test_pressures_in_two_volumes_tell_the_variance_of_the_volume(module: ModuleType) -> None:
+    """Where the pressure falls by a tenth less, volumes spread by a tenth more."""
+    rng = np.random.default_rng(5)
+    volumes = []
+    for pressure, more in ((1000.0, 0.0), (-1000.0, 200.0)):
+        shared = pressure + 500.0 * rng.normal(size=(1, 64))
+        rows = {
+            text: [{"P": (shared + own + 300.0 * rng.normal(size=(9, 64))).tolist()}]
+            for text, own in (("1", 0.0), ("1.4x3", more))
+        }
+        volumes.append(rows)
+    cells = module.variances_of(*volumes, 1)[2].split("|")
+    difference, _, error, *doubt = cells[3].split()
+    assert float(error) == pytest.approx(100.0 * 2.0 * 300.0 * (4 / 8 / 64) ** 0.5 / 2e3, rel=0.4)
+    assert float(difference) == pytest.approx(10.0, abs=3.0 * float(error))
+    assert doubt == ["?"] or float(difference) + float(error) <= 10.0
+    volumes[0]["1"] = [{"failed": "too hot"}]
+    assert module.variances_of(*volumes, 1) == []
+
+
 def test_rows_begin_at_one_place_and_are_joined(
     printed: Callable[..., str],
     module: ModuleType,
@@ -81,10 +102,12 @@ def test_rows_begin_at_one_place_and_are_joined(
         *("energy_pairs", tiny_potential, tiny_potential, "--structure", water_file),
         *("--replicas", 3, "--steps", 4, "2x2", "2.4x2", "--ps", 2, "--first", 0),
         *("--every-fs", 100, "--equilibrate-ps", 0.008, "--device", "cpu"),
-        *("--out", tmp_path / "table"),
+        *("--out", tmp_path / "table", "--lengths", 1.01),
     ]
     text = printed(*options)
     assert len(begun) == 4
+    np.testing.assert_allclose(begun[0][0].cell, 1.01 * read_system(water_file).cell)
+    np.testing.assert_allclose(begun[0][0].positions, 1.01 * read_system(water_file).positions)
     for rows in begun[2:]:
         assert begun[1][0].velocities is not None
         for first, own in zip(begun[1], rows, strict=True):
