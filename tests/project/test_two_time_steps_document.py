@@ -370,11 +370,11 @@ def test_the_document_is_followed(
 @pytest.mark.parametrize(
     ("script", "count"),
     [
-        ("multiple_time_steps", 11),
-        ("slow_observables", 4),
+        ("multiple_time_steps", 7),
+        ("slow_observables", 3),
         ("energy_pairs", 1),
         ("bond_stiffness", 2),
-        ("hot_bonds", 2),
+        ("hot_bonds", 1),
     ],
 )
 def test_the_commands_of_the_scripts_are_understood(
