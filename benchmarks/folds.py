@@ -2,7 +2,7 @@
 
     python benchmarks/folds.py Ge Li Mo Ni --data FOLDER --out FOLDER [--rows benchmarks/folds.yaml]
         [--folds 5] [--first 2] [--only "from scratch"] [--parallel 12] [--stop-after 9]
-        [--against POTENTIAL]
+        [--against POTENTIAL] [--mean ROW ROW ...]
 
 FOLDER of --data holds ELEMENT_train.xyz.gz of Zuo et al. (DOI 10.1021/acs.jpca.9b08723) and what
 rows start from. Frames of one trajectory are held out together, or stretches of one that is too
@@ -10,7 +10,8 @@ long. Each row changes the recipe of copper-pbe/train.yaml. Finished trainings a
 same command once more to go on. The table has mean absolute errors over the frames of all folds
 that are done, and the standard error over folds. With --against, a second table has the error that
 each row shares with a potential that saw none of these labels: what both lack, the labels have
-beyond any potential of this kind.
+beyond any potential of this kind. With --mean a last table has the errors of the mean of the forces
+of several rows, over the folds that all of them have.
 """
 
 import argparse
@@ -187,6 +188,26 @@ def common_table(options: argparse.Namespace, rows: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def mean_table(options: argparse.Namespace) -> str:
+    """Markdown: errors of the mean of the forces of the rows of --mean."""
+    lines = ["| | mean of | folds | force, meV/A |", "| --- | --- | --- | --- |"]
+    for element in options.elements:
+        folder = options.out / element
+        values, frames = [], []
+        for fold in range(options.folds):
+            trained = [folder / f"{row.replace(' ', '-')}-{fold}" for row in options.mean]
+            if all((path / "model.safetensors").exists() for path in trained):
+                errors = [held_out_errors(folder, fold, path)[0] for path in trained]
+                values.append(1000.0 * float(np.abs(np.mean(errors, axis=0)).mean()))
+                with open_dataset(folder / "set.h5") as dataset:
+                    split = read_split(folder / f"fold-{fold}.json", dataset)
+                frames.append(len(split.validation))
+        if values:
+            mean = np.average(values, weights=frames)
+            lines.append(f"| {element} | {', '.join(options.mean)} | {len(values)} | {mean:.3g} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Trains what is left to train, and prints the table of what is done."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -198,13 +219,14 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--first", type=int, help="train the first so many folds alone")
     parser.add_argument("--against", type=Path, help="a potential that saw none of these labels")
+    parser.add_argument("--mean", nargs="+", metavar="ROW", help="whose forces are averaged")
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--stop-after", type=float, default=math.inf, help="minutes in all")
     options = parser.parse_args()
     deadline = time.monotonic() + 60.0 * options.stop_after
     rows = yaml.safe_load(options.rows.read_text(encoding="utf-8"))
-    if unknown := set(options.only or ()) - set(rows):
-        parser.error(f"--only: there is no row {', '.join(sorted(unknown))}")
+    if unknown := {*(options.only or ()), *(options.mean or ())} - set(rows):
+        parser.error(f"there is no row {', '.join(sorted(unknown))}")
     jobs = []
     for element in options.elements:
         folder = prepare(element, options)
@@ -222,6 +244,8 @@ def main() -> None:
     print(table(options, rows))
     if options.against is not None:
         print(common_table(options, rows))
+    if options.mean:
+        print(mean_table(options))
     if outcome.failed or outcome.left:
         print(f"{len(outcome.left)} trainings are not at their end; give the same command again.")
         sys.exit(1)

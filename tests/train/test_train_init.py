@@ -107,6 +107,7 @@ def test_crystals_with_stress_get_the_recipe_of_crystals(
     assert settings.loss.stress.weight[0] > 0.0
     assert settings.muon_edges
     assert settings.loss.energy.kind == "huber"
+    assert settings.steps == 3000
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | SMALL), encoding="utf-8")
     assert mdgraph_command("train", path).status == 0
     metrics = json.loads((tmp_path / "cu-potential" / "metrics.json").read_text())
@@ -552,11 +553,11 @@ def test_a_file_of_the_name_init_is_trained_by(
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "batch"),
+    ("name", "kind", "batch", "steps"),
     [
-        ("zuo2020/Ge_train.xyz.gz", "crystal", 4),
-        ("3bpa/train_300K.xyz", "molecule", 8),
-        ("water_pbe0/train.extxyz.gz", "liquid", 4),
+        ("zuo2020/Ge_train.xyz.gz", "crystal", 4, 4700),
+        ("3bpa/train_300K.xyz", "molecule", 8, 25000),
+        ("water_pbe0/train.extxyz.gz", "liquid", 4, 10000),
     ],
 )
 def test_published_sets_get_the_recipe_of_the_shipped_potentials(
@@ -566,13 +567,14 @@ def test_published_sets_get_the_recipe_of_the_shipped_potentials(
     name: str,
     kind: str,
     batch: int,
+    steps: int,
 ) -> None:
     """And nothing is wrong with data and split."""
     path = tmp_path / "train.yaml"
     done = run_init(mdgraph_command, datasets_folder / name, "--out", path)
     assert f"kind:      {kind}" in done.out
     settings = read_training(path, {})
-    assert settings.batch == batch
+    assert (settings.batch, settings.steps) == (batch, steps)
     assert settings.loss.energy.weight == (20, 20)
     check = mdgraph_command("data", "check", settings.data, "--split", settings.split)
     assert check.status == 0, check.out
