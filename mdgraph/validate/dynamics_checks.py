@@ -420,7 +420,6 @@ def _energy_check(
     """Goes on from starts with velocities, without the bath, for a share of the time in it."""
     name = f"energy of {subject} at constant energy"
     steps = max(_FEWEST, round(1e3 * NVE_SHARE * options.ps / options.timestep))
-    deadline = time.monotonic() + 60.0 * options.minutes
     interval = max(1, steps // _SAMPLES)
     energies = _Energies(interval)
     try:
@@ -435,6 +434,7 @@ def _energy_check(
         )
         simulation.reporters.append(energies)
         simulation.choose(steps)
+        deadline = time.monotonic() + 60.0 * options.minutes
         while simulation.step < steps and (
             len(energies.time) < _FEWEST or time.monotonic() < deadline
         ):
