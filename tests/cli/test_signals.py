@@ -207,7 +207,7 @@ class TestSignals:
         command: str,
     ) -> None:
         monkeypatch.setattr(
-            evaluation, "_evaluated", lambda *_: signal.raise_signal(signal.SIGTERM)
+            evaluation, "_result_block", lambda *_: signal.raise_signal(signal.SIGTERM)
         )
         out = tmp_path / "e.xyz"
         arguments = [command, water_file, "--potential", tiny_potential, "--out", out]
