@@ -138,8 +138,11 @@ def tables_of(
     records: Sequence[Mapping[str, Any]], first: int, compressibility: float = COMPRESSIBILITY
 ) -> str:
     """The table of each length of the cells, and with two the variance of the volume."""
-    lengths = sorted({float(record["about"]["lengths"]) for record in records})
-    parts = [[one for one in records if one["about"]["lengths"] == length] for length in lengths]
+    lengths = sorted({float(record["about"].get("lengths", 1.0)) for record in records})
+    parts = [
+        [one for one in records if float(one["about"].get("lengths", 1.0)) == length]
+        for length in lengths
+    ]
     texts = [table_of(part, first, compressibility) for part in parts]
     if len(lengths) == 2:
         texts.append("\n".join(variances_of(*map(rows_of, parts), first)))
