@@ -165,7 +165,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--double-steps", type=int, default=0, help="that both do, to compare")
     parser.add_argument("--seed", type=int, default=1, help="of the bath")
     parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
+    options = parser.parse_args()
+    shortest = 1e-3 * TIMESTEP * options.sample
+    if any(0.0 < ps < shortest for ps in (options.nve_ps, options.npt_ps)):
+        parser.error("--nve-ps or --npt-ps is shorter than --sample steps; take longer runs.")
+    return options
 
 
 def main() -> None:

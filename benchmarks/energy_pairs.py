@@ -163,7 +163,12 @@ def variances_of(
     large: Mapping[str, Sequence[Mapping[str, Any]]],
     first: int,
 ) -> list[str]:
-    """The lines of a table, of rows in two volumes; none where a run failed or has no pressure."""
+    """The lines of a table, of rows in two volumes.
+
+    None where a run failed or has no pressure, or where the rows of both are not the same.
+    """
+    if small.keys() != large.keys() or not all((*small.values(), *large.values())):
+        return []
     runs = [run for part in (small, large) for own in part.values() for run in own]
     if any(run.get("P") is None for run in runs):
         return []

@@ -159,7 +159,7 @@ def aspirin(
 ) -> Iterator[tuple[str, Array]]:
     """Kinds and positions (21, 3), A, of energies within limits by the potential of the options."""
     molecule = Molecule(System(rest.numbers, rest.positions))
-    probe = MoleculeProbe(options.potential, torch.device("cpu"))
+    probe = MoleculeProbe(options.potential or "aspirin-pbe", torch.device("cpu"))
     lowest = probe.evaluate([molecule.system], "rest")[0].energy
     for degrees in STEPS:
         turned = _turned(molecule, rest.positions, TURNED[0], degrees)
@@ -214,6 +214,9 @@ def _bent(random: np.random.Generator, molecule: Molecule, positions: Array) -> 
 TURNED_ABOVE: Final = 0.3, 4.0
 """eV above rest."""
 
+MOST_ATTEMPTS: Final = 1000
+"""For each frame that is drawn."""
+
 
 def turned_at_once(
     random: np.random.Generator, rest: Atoms, train: Sequence[Array], options: argparse.Namespace
@@ -222,8 +225,11 @@ def turned_at_once(
     probe = MoleculeProbe(options.potential, torch.device("cpu"))
     lowest = probe.evaluate([System(rest.numbers, rest.positions)], "rest")[0].energy
     low, high = TURNED_ABOVE
-    left = options.frames
+    left, attempts = options.frames, 0
     while left:
+        attempts += 1
+        if attempts > MOST_ATTEMPTS * options.frames:
+            raise SystemExit("Hardly any turned molecule lies within the energies that are drawn.")
         start = train[int(random.integers(len(train)))]
         if random.random() < 0.5:
             start = rest.positions + random.normal(scale=0.02, size=start.shape)
@@ -343,7 +349,7 @@ def main(words: Sequence[str] | None = None) -> None:
     part.add_argument("moved", type=Path)
     part.add_argument("--frames", type=int, default=600)
     part.add_argument("--published", type=int, default=6)
-    part.add_argument("--potential", default="aspirin-pbe")
+    part.add_argument("--potential", help="tells energies; of aspirin it is aspirin-pbe by default")
     part.add_argument("--seed", type=int, default=5)
     part.set_defaults(run=draw)
     part = parts.add_parser("label")
@@ -361,6 +367,8 @@ def main(words: Sequence[str] | None = None) -> None:
     part.add_argument("--copies", type=int, default=1)
     part.set_defaults(run=add)
     options = parser.parse_args(words)
+    if getattr(options, "molecule", "aspirin") == "turned" and options.potential is None:
+        parser.error("--potential is needed to draw turned molecules: which one tells energies?")
     options.run(options)
 
 
