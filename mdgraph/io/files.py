@@ -250,13 +250,16 @@ def disk_failures(path: Path, verb: str) -> Iterator[None]:
         raise disk_failure(path, verb, error) from error
 
 
-def refuse_existing(path: Path, *, overwrite: bool = False, option: bool = False) -> None:
+def refuse_existing(
+    path: Path, *, overwrite: bool = False, option: bool = False, resumable: bool = False
+) -> None:
     """Checks that a path is free, or may be overwritten.
 
     Args:
         path: the file to write.
         overwrite: whether it may replace an existing file.
         option: whether the error names `--overwrite`.
+        resumable: whether it names `--resume` before that.
 
     Raises:
         FileError: the path exists and may not be replaced.
@@ -268,8 +271,9 @@ def refuse_existing(path: Path, *, overwrite: bool = False, option: bool = False
     if option and not path.is_dir() and not path.is_file():
         raise FileError(f"Cannot write {path}: it is no ordinary file; give another name.")
     if option and path.is_file():
+        first = "go on where it ends with --resume, " if resumable else ""
         raise FileError(
-            f"{path} exists already; replace it with --overwrite, or give another name."
+            f"{path} exists already; {first}replace it with --overwrite, or give another name."
         )
     raise disk_failure(path, "write", FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from mdgraph.errors import FileError, InputError, printable
+from mdgraph.errors import InputError, printable
 from mdgraph.io.files import AppendedFile, refuse_existing, write_atomically
 from mdgraph.io.formats import FORMATS
 from mdgraph.io.log import WrittenFrames, written_energy, written_frames
@@ -56,13 +56,8 @@ class ResultsFile:
         previous = WrittenFrames()
         if configuration.resume:
             previous = written_frames(path)
-        elif path.is_file() and not configuration.overwrite:
-            raise FileError(
-                f"{path} exists already; go on where it ends with --resume, replace it with "
-                "--overwrite, or give another name."
-            )
         else:
-            refuse_existing(path, overwrite=configuration.overwrite, option=True)
+            refuse_existing(path, overwrite=configuration.overwrite, option=True, resumable=True)
         own = path.resolve()
         if any(Path(name).resolve() == own for name in configuration.structures):
             raise InputError(f"--out is {printable(path, 200)}, which is read; give another name.")
