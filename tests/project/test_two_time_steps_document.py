@@ -372,7 +372,7 @@ def test_the_document_is_followed(
     [
         ("multiple_time_steps", 7),
         ("slow_observables", 3),
-        ("energy_pairs", 1),
+        ("energy_pairs", 4),
         ("bond_stiffness", 2),
         ("hot_bonds", 1),
     ],
