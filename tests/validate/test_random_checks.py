@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CRYSTALS", (24, 4))
     monkeypatch.setattr(module, "CLUSTERS", (2, 5))
-    monkeypatch.setattr(module, "PART", 12)
+    monkeypatch.setattr(module, "STEPS", (60, 60))
 
 
 def pairs(**faults: float) -> tuple[CrystalProbe, Phase]:
