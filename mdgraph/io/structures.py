@@ -339,6 +339,8 @@ def read_atoms(path: Path, index: int | slice = slice(None)) -> Iterator[tuple[i
         frames = _parse(path, ase_format, index)
     if ase_format.name == "lammps-data":
         _check_types(path, frames)
+    if ase_format.name.startswith("lammps-dump"):
+        _check_elements_of_dump(path, is_text=ase_format.name == "lammps-dump-text")
     for message in dict.fromkeys(str(warning.message) for warning in ase_warnings):
         _logger.warning("%s: %s", path, message)
     first = index.start or 0 if isinstance(index, slice) else index
@@ -436,6 +438,25 @@ def _check_types(path: Path, frames: Sequence[Atoms]) -> None:
                 f"Cannot use {path}: the mass {atoms.get_masses()[unlike][0]:g} is that of no "
                 f"element; {cure}."
             )
+
+
+def _check_elements_of_dump(path: Path, *, is_text: bool) -> None:
+    """Refuses a LAMMPS dump whose types, or nearest masses, ASE takes for elements."""
+    cure = "write it with a column element (dump_modify element)"
+    text = _text(path) if is_text else ""
+    header = re.search(r"^ITEM: ATOMS (.*)$", text, re.MULTILINE)
+    columns = header[1].split() if header else []
+    if "element" in columns:
+        return
+    if header is None or "mass" not in columns:
+        raise FileError(
+            f"Cannot use {path}: nothing in it tells the elements of its types; {cure}."
+        )
+    rows = text[header.end() :].partition("ITEM:")[0].strip().splitlines()
+    for mass in {float(row.split()[columns.index("mass")]) for row in rows}:
+        unlike = np.abs(atomic_masses[1:] - mass)
+        if unlike.min() > _UNLIKE and unlike.argmin() > 0:  # what is nearest to hydrogen may be it
+            raise FileError(f"Cannot use {path}: the mass {mass:g} is that of no element; {cure}.")
 
 
 def _check_whole_sites(path: Path, atoms: Atoms) -> None:

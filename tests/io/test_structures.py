@@ -18,7 +18,13 @@ from ase.constraints import FixAtoms, FixBondLength
 from openmm import app, unit
 
 from mdgraph.errors import FileError, InputError, MDGraphError
-from mdgraph.io.structures import from_ase, from_xyz, read_system, read_systems, to_ase
+from mdgraph.io.structures import (
+    from_ase,
+    from_xyz,
+    read_system,
+    read_systems,
+    to_ase,
+)
 from mdgraph.io.xyz import FrameText, frame_texts, parse_frame, parse_plain_frame
 from mdgraph.system import System
 from mdgraph.units import KINETIC_ENERGY
@@ -701,6 +707,45 @@ Atoms # atomic
 2 2 1.96 1.0 1.0
 3 2 0.76 1.93 1.0
 """
+
+
+DUMP = """ITEM: TIMESTEP
+0
+ITEM: NUMBER OF ATOMS
+2
+ITEM: BOX BOUNDS pp pp pp
+0 9
+0 9
+0 9
+ITEM: ATOMS id {columns} x y z
+1 {first} 0 0 0
+2 {second} 0 0 2.4
+"""
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "numbers"),
+    [
+        ("element", ("Na", "Cl"), [11, 17]),
+        ("type element", ("1 Na", "2 Cl"), [11, 17]),
+        ("type mass", ("1 22.98977", "2 35.453"), [11, 17]),
+        ("mass", ("15.9994", "2.014"), [8, 1]),
+        ("type", ("1", "2"), "nothing in it tells the elements of its types; write it with a"),
+        ("mass", ("15.9994", "3.024"), r"the mass 3\.024 is that of no element; write it with a"),
+        ("mass", ("72.0", "47.0"), "is that of no element"),
+    ],
+)
+def test_types_of_a_dump_of_lammps_are_not_taken_for_elements(
+    tmp_path: Path, columns: str, rows: tuple[str, str], numbers: list[int] | str
+) -> None:
+    """Types 1 and 2 were hydrogen and helium, without a word."""
+    path = tmp_path / "run.lammpstrj"
+    path.write_text(DUMP.format(columns=columns, first=rows[0], second=rows[1]))
+    if isinstance(numbers, list):
+        assert read_system(path).numbers.tolist() == numbers
+        return
+    with pytest.raises(FileError, match=numbers):
+        read_system(path)
 
 
 @pytest.mark.parametrize("name", ["water.data", "water.lammps-data"])
