@@ -32,7 +32,7 @@ from mdgraph.io.files import (
     read_decompressed,
     readable_file,
 )
-from mdgraph.units import HEAVY_HYDROGEN, NUMBERS
+from mdgraph.units import HEAVY_HYDROGEN, NUMBERS, SYMBOLS
 
 _logger = logging.getLogger(__name__)
 
@@ -45,6 +45,14 @@ _VECTORS: Final = 3
 """Most lines with cell vectors after the atoms."""
 _SIMPLE: Final = "species:S:1:pos:R:3"
 """Columns of a frame without Properties."""
+_ATOMIC_NUMBER: Final = re.compile(r"\A\s*(\d{1,3})(?=\s)")
+"""Before positions, where other programs write it for a symbol."""
+_SPELLINGS: Final = {
+    b"Lattice=": re.compile(rb'(?i)(?<!\S)lattice=(?="(?:\s*[-+.\de]+){9}\s*")'),
+    b"Properties=": re.compile(rb"(?i)(?<!\S)properties=(?=\w+:[rsil]:\d)"),
+    b"pbc=": re.compile(rb'(?i)(?<!\S)pbc=(?="?[tf01])'),
+}
+"""Keys of a header, which GPUMD and others write with small or capital letters alike."""
 _MOST_COLUMNS: Final = 10_000
 _DECIMALS: Final = 6
 _TAIL: Final = re.compile(r"\.(\d+)\Z")
@@ -323,7 +331,7 @@ def frame_texts(path: Path, file: Lines, size: int | None = None) -> Iterator[Fr
                 f"{atoms:,} atoms are declared, more than {LARGEST_TEXT:,} bytes can hold",
                 number,
             )
-        header = lines.take()
+        header = _respelled(lines.take())
         rows, text = lines.take_rows(atoms)
         content = [count_line, header, text]
         for row in range(rows, atoms):
@@ -345,6 +353,14 @@ def frame_texts(path: Path, file: Lines, size: int | None = None) -> Iterator[Fr
                 break
             content.append(text)
         yield FrameText(path, number, first, start, atoms, b"".join(content))
+
+
+def _respelled(header: bytes) -> bytes:
+    """A header with its keys as extended XYZ spells them; else a cell would not be seen."""
+    for key, other in _SPELLINGS.items():
+        if key not in header:
+            header = other.sub(key, header, count=1)
+    return header
 
 
 def _count_error(path: Path, line: int, text: bytes, frame: int) -> FileError:
@@ -384,6 +400,8 @@ def parse_frame(frame: FrameText) -> Atoms:
     if not text.endswith("\n") and _is_cut(rows):
         fault = "the file ends within a number"
         raise _line_error(path, frame.line + 1 + len(rows), fault, frame.number)
+    if "Properties=" not in header:
+        rows = lines[2 : 2 + frame.atoms] = [_ATOMIC_NUMBER.sub(_symbol, row) for row in rows]
     try:
         names = [name for name, _ in _columns(header)]
         if "positions" not in names or not {"symbols", "numbers"}.intersection(names):
@@ -397,6 +415,11 @@ def parse_frame(frame: FrameText) -> Atoms:
         line = frame.line + 2 + row
         raise _line_error(path, line, printable(fault, 300), frame.number) from error
     return atoms
+
+
+def _symbol(match: re.Match[str]) -> str:
+    number = int(match[1])
+    return SYMBOLS[number] if 0 < number < len(SYMBOLS) else match[0]
 
 
 @dataclass(frozen=True, eq=False)

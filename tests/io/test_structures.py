@@ -21,6 +21,7 @@ from mdgraph.errors import FileError, InputError, MDGraphError
 from mdgraph.io.structures import (
     from_ase,
     from_xyz,
+    read_atoms,
     read_system,
     read_systems,
     to_ase,
@@ -707,6 +708,46 @@ Atoms # atomic
 2 2 1.96 1.0 1.0
 3 2 0.76 1.93 1.0
 """
+
+
+ROWS = "O 0 0 0.119 1 2 3\nH 0 0.763 -0.477 4 5 6\nH 0 -0.763 -0.477 7 8 9\n"
+
+
+@pytest.mark.parametrize("end", ["", "energy=-14.2"])
+@pytest.mark.parametrize("lattice", ["lattice", "LATTICE", "Lattice"])
+def test_keys_of_a_header_are_read_in_any_spelling(tmp_path: Path, lattice: str, end: str) -> None:
+    """GPUMD's files say lattice and properties: such crystals ran as clusters without a word."""
+    path = tmp_path / "train.xyz"
+    path.write_text(
+        f'3\n{lattice}="9 0 0 0 9 0 1.5 0 9.25" properties=species:S:1:pos:R:3:force:R:3 {end}\n'
+        + ROWS
+    )
+    system = read_system(path)
+    assert system.pbc.all()
+    assert system.cell.tolist() == [[9, 0, 0], [0, 9, 0], [1.5, 0, 9.25]]
+    (atoms,) = [atoms for _, atoms in read_atoms(path)]
+    assert atoms.arrays["force"].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    path.write_text(f'3\n{lattice}="9 0 0 0 9 0 1.5 0 9.25" PBC="T F T"\n' + ROWS)
+    assert read_system(path).pbc.tolist() == [True, False, True]
+
+
+def test_a_comment_that_has_a_word_of_a_header_stays_a_comment(tmp_path: Path) -> None:
+    path = tmp_path / "water.xyz"
+    path.write_text("3\nlattice=cubic PBC=none properties=measured\n" + ROWS)
+    assert not read_system(path).pbc.any()
+
+
+@pytest.mark.parametrize("after", ["", "VEC1 9 0 0\nVEC2 0 9 0\nVEC3 0 0 9\n"])
+def test_atomic_numbers_stand_for_symbols(tmp_path: Path, after: str) -> None:
+    path = tmp_path / "water.xyz"
+    path.write_text("3\nwater\n" + ROWS.replace("O", " 8").replace("H", "1") + after)
+    system = read_system(path)
+    assert system.numbers.tolist() == [8, 1, 1]
+    assert system.positions[0].tolist() == [0.0, 0.0, 0.119]
+    assert system.pbc.all() == bool(after)
+    path.write_text("3\nwater\n" + ROWS.replace("O", "0"))
+    with pytest.raises(FileError, match="line 3: '0' is no element"):
+        read_system(path)
 
 
 DUMP = """ITEM: TIMESTEP
