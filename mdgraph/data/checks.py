@@ -416,7 +416,7 @@ _COLLISION: Final = 10.0
 """eV/A; two atoms that push each other apart by this are close on purpose."""
 
 _NET_FORCE: Final = 0.05
-"""Largest net force an atom, relative to the forces."""
+"""Largest net force an atom, and largest force that turns a molecule, relative to the forces."""
 
 _LARGE_FORCE: Final = 10.0
 """eV/A, root mean square component; molecules and solids at 300 to 1000 K have 0.3 to 2."""
@@ -497,7 +497,7 @@ def _energy_of_all_electrons(numbers: Index) -> Array:
 
 def _forces(dataset: Dataset, contacts: Contacts) -> Iterator[Finding]:
     largest, net_forces, sizes, known, unlabelled = [], [], [], [], []
-    still = []
+    still, turning, isolated = [], [], []
     for index, frame in enumerate(dataset.frames()):
         assert frame.forces is not None
         if not np.isfinite(frame.forces).all():
@@ -511,6 +511,9 @@ def _forces(dataset: Dataset, contacts: Contacts) -> Iterator[Finding]:
             still.append(index)
         net_forces.append(float(np.linalg.norm(frame.forces.sum(0))) / len(frame))
         sizes.append(float(np.sqrt((frame.forces**2).sum(1).mean())))
+        if not frame.pbc.any():
+            turning.append(_turning_force(frame.positions, frame.forces))
+            isolated.append(index)
     if unlabelled:
         yield Finding(
             False,
@@ -550,20 +553,45 @@ def _forces(dataset: Dataset, contacts: Contacts) -> Iterator[Finding]:
             f"{' or '.join(likely)}, which would make it {sizes_in_units} eV/A (convert with "
             "--energy-unit or --force-unit).",
         )
-    if net_forces:
-        mean, typical = float(np.mean(net_forces)), float(np.mean(sizes))
-        worst = int(np.argmax(net_forces))
-        is_single = net_forces[worst] > max(
-            _NET_FORCE * typical, 100.0 * float(np.median(net_forces))
+    mean, worst, is_single = _excess(net_forces, sizes)
+    typical = float(np.mean(sizes)) if sizes else 0.0
+    if mean > 1e-3 and (mean > 1e-3 * typical or is_single):
+        yield Finding(
+            mean > _NET_FORCE * typical or is_single,
+            f"Forces do not add up to zero: the net force is {1e3 * mean:.3g} meV/A an atom, "
+            f"which no potential can fit (forces are {1e3 * typical:.3g} meV/A), most in frame "
+            f"{known[worst]}; compute such frames again with forces on all atoms, or leave "
+            "them out.",
         )
-        if mean > 1e-3 and (mean > 1e-3 * typical or is_single):
-            yield Finding(
-                mean > _NET_FORCE * typical or is_single,
-                f"Forces do not add up to zero: the net force is {1e3 * mean:.3g} meV/A an atom, "
-                f"which no potential can fit (forces are {1e3 * typical:.3g} meV/A), most in frame "
-                f"{known[worst]}; compute such frames again with forces on all atoms, or leave "
-                "them out.",
-            )
+        return
+    mean, worst, is_single = _excess(turning, sizes)
+    if mean > _NET_FORCE * typical or is_single:
+        yield Finding(
+            True,
+            f"Forces turn whole molecules, by {1e3 * turning[worst]:.3g} meV/A in frame "
+            f"{isolated[worst]} (forces are {1e3 * typical:.3g} meV/A), which no potential can "
+            "fit; they are of another orientation or order of the atoms than the positions, or "
+            "of a crystal whose cell is missing, so convert both as one calculation printed them.",
+        )
+
+
+def _excess(parts: list[float], sizes: list[float]) -> tuple[float, int, bool]:
+    """Mean of parts of forces that ought to vanish, place of the largest, whether it stands out."""
+    if not parts:
+        return 0.0, 0, False
+    worst = int(np.argmax(parts))
+    limit = max(_NET_FORCE * float(np.mean(sizes)), 100.0 * float(np.median(parts)))
+    return float(np.mean(parts)), worst, parts[worst] > limit
+
+
+def _turning_force(positions: Array, forces: Array) -> float:
+    """Root mean square of the part of forces (N, 3) that turns all atoms as one rigid body."""
+    arms = positions - positions.mean(axis=0)
+    inertia = np.square(arms).sum() * np.eye(3) - arms.T @ arms
+    # Nothing turns about the axis of a linear molecule.
+    inverse = np.linalg.pinv(inertia, rcond=1e-6, hermitian=True)
+    parts = np.cross(inverse @ np.cross(arms, forces).sum(axis=0), arms)
+    return float(np.sqrt(np.square(parts).sum(axis=1).mean()))
 
 
 def _stresses(dataset: Dataset) -> Iterator[Finding]:

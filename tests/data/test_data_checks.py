@@ -171,6 +171,54 @@ def test_faults_of_single_frames_are_named(tmp_path: Path) -> None:
     assert any("net force" in text for text in findings(tmp_path, shifted))
 
 
+@pytest.mark.parametrize("fault", ["axes", "atoms", "one frame", "cell", "", "linear"])
+def test_forces_that_turn_a_molecule_are_seen(tmp_path: Path, fault: str) -> None:
+    """Axes or atoms in another order than those of the positions, and a cell that was lost."""
+    frames = [labelled(one) for one in trajectory()]
+    swapped = [replace(one, forces=one.forces[:, [1, 2, 0]]) for one in frames]
+    if fault == "axes":
+        frames = swapped
+    elif fault == "atoms":
+        frames = [replace(one, forces=np.roll(one.forces, 1, axis=0)) for one in frames]
+    elif fault == "one frame":
+        frames[7] = swapped[7]
+    elif fault == "cell":
+        crystal = bulk("Cu", cubic=True) * (2, 2, 1)
+        crystal.calc = EMT()
+        frames = []
+        for seed in range(12):
+            rattled = crystal.copy()
+            rattled.rattle(0.1, seed=seed)
+            rattled.calc = EMT()
+            forces = rattled.get_forces()
+            energy = rattled.get_potential_energy()
+            rattled.pbc = False
+            frames.append(labelled(rattled, energy=energy, forces=forces))
+    elif fault == "linear":
+        generator = np.random.default_rng(0)
+        frames = []
+        for length in generator.uniform(1.1, 1.3, 20):
+            atoms = Atoms("OCO", [[0, 0, -length], [0, 0, 0], [0, 0, length]])
+            force = 100.0 * (1.2 - length) * np.array([[0, 0, -1.0], [0, 0, 0], [0, 0, 1.0]])
+            turn = Rotation.random(random_state=generator).as_matrix()
+            atoms.positions = (atoms.positions @ turn.T).round(6)
+            energy = 100.0 * (length - 1.2) ** 2
+            frames.append(
+                LabelledFrame(
+                    atoms.numbers,
+                    atoms.positions,
+                    np.zeros((3, 3)),
+                    atoms.pbc,
+                    energy=energy,
+                    forces=force @ turn.T,
+                )
+            )
+    found = [text for text in findings(tmp_path, frames) if "turn whole molecules" in text]
+    assert len(found) == (fault not in ("", "linear"))
+    if fault == "one frame":
+        assert "in frame 7 (" in found[0]
+
+
 @pytest.mark.parametrize(("units", "said"), [(1.0, ""), (HARTREE, ", in the ratio of hartree and")])
 @pytest.mark.parametrize("files", [1, 2])
 def test_energies_in_two_units_are_seen(
