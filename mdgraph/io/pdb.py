@@ -71,6 +71,7 @@ class NamedAtom:
         residue_number: number of the residue as text, with its insertion code.
         conformer: letter of an alternate location; empty if there is only one.
         position: A.
+        formal_charge: as in the file, such as 2+, 1- or -1; empty if the file has none.
     """
 
     serial: str
@@ -82,6 +83,7 @@ class NamedAtom:
     residue_number: str
     conformer: str
     position: tuple[float, float, float]
+    formal_charge: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,14 @@ def systems_from_models(
         if len(atoms) < len(model.atoms):
             count = len(model.atoms) - len(atoms)
             _logger.warning("%s: %d alternate locations are not used", path, count)
+        charge = sum(_formal_charge(atom) for atom in atoms if atom.formal_charge)
+        if charge and number == 0:
+            _logger.warning(
+                "%s: formal charges in it add up to %+d e, which is not used, as such files leave "
+                "many out; give the charge of all atoms with --charge",
+                path,
+                charge,
+            )
         try:
             cell = _cell_vectors(model.cell)
             systems.append(
@@ -141,6 +151,13 @@ def systems_from_models(
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
     return systems
+
+
+def _formal_charge(atom: NamedAtom) -> int:
+    if re.fullmatch(r"[+-]?\d[+-]?", atom.formal_charge) is None:
+        return 0
+    size = int(atom.formal_charge.strip("+-"))
+    return -size if "-" in atom.formal_charge else size
 
 
 def _topology(atoms: Sequence[NamedAtom], bonds: Sequence[tuple[str, str]]) -> Topology:
@@ -334,6 +351,7 @@ def _atom(line: str, chains: int) -> NamedAtom:
         raise ValueError("it holds tabs, and its columns are counted in characters")
     if len(line) < _COORDINATES_END:
         raise ValueError("it ends before its coordinates do")
+    charge = line[78:80].strip()
     return NamedAtom(
         serial=line[6:11].strip(),
         name=line[12:16].strip(),
@@ -344,6 +362,8 @@ def _atom(line: str, chains: int) -> NamedAtom:
         residue_number=line[22:27].strip(),
         conformer=line[16].strip(),
         position=(_number(line, 30, 38), _number(line, 38, 46), _number(line, 46, 54)),
+        # Old files have a number of the line there, without a sign.
+        formal_charge=charge if "+" in charge or "-" in charge else "",
     )
 
 
@@ -430,13 +450,15 @@ def _models(columns: dict[str, list[str]]) -> list[PDBModel]:
             strict=True,
         ),
         column("label_alt_id"),
+        column("pdbx_formal_charge"),
         *map(coordinates, "xyz"),
         strict=True,
     )
     cell = _mmcif_cell(columns)
     models: dict[str, PDBModel] = {}
-    for model, serial, name, element, residue_name, residue, conformer, x, y, z in rows:
+    for model, serial, name, element, residue_name, residue, *last in rows:
         label_chain, chain, label_number, number, insertion = residue
+        conformer, charge, x, y, z = last
         models.setdefault(model, PDBModel(cell, [])).atoms.append(
             NamedAtom(
                 serial=serial,
@@ -448,6 +470,7 @@ def _models(columns: dict[str, list[str]]) -> list[PDBModel]:
                 residue_number=(number or label_number) + insertion,
                 conformer=conformer,
                 position=(x, y, z),
+                formal_charge=charge,
             )
         )
     return list(models.values())

@@ -402,6 +402,9 @@ def parse_frame(frame: FrameText) -> Atoms:
         raise _line_error(path, frame.line + 1 + len(rows), fault, frame.number)
     if "Properties=" not in header:
         rows = lines[2 : 2 + frame.atoms] = [_ATOMIC_NUMBER.sub(_symbol, row) for row in rows]
+    if header.startswith("# CELL"):
+        fault = "it is a header of i-PI, whose cell and units are not read (write extended XYZ)"
+        raise _line_error(path, frame.line + 1, fault, frame.number)
     try:
         names = [name for name, _ in _columns(header)]
         if "positions" not in names or not {"symbols", "numbers"}.intersection(names):

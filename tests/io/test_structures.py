@@ -750,6 +750,37 @@ def test_atomic_numbers_stand_for_symbols(tmp_path: Path, after: str) -> None:
         read_system(path)
 
 
+@pytest.mark.parametrize(
+    ("charges", "total"), [("1+ ", "+1 e"), ("2-1+", "-1 e"), ("1+1-", None), (" 7 8", None)]
+)
+def test_formal_charges_of_a_pdb_file_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, charges: str, total: str | None
+) -> None:
+    """Such an ion ran as a neutral molecule; a number without a sign is that of an old line."""
+    path = tmp_path / "ions.pdb"
+    path.write_text(
+        "".join(
+            f"HETATM{row:5d}  O   LIG A   1    {2.0 * row:8.3f}   0.000   0.000  1.00  0.00"
+            f"           O{charges[2 * row : 2 * row + 2]}\n"
+            for row in range(2)
+        )
+    )
+    system = read_system(path)
+    assert system.charge is None
+    if total is None:
+        assert caplog.text == ""
+    else:
+        assert f"formal charges in it add up to {total}, which is not used" in caplog.text
+
+
+def test_units_of_a_file_of_ipi_are_not_guessed(tmp_path: Path) -> None:
+    """Its lengths are in bohr unless it says otherwise, and its cell stands in a comment."""
+    path = tmp_path / "run.pos_0.xyz"
+    path.write_text("3\n# CELL(abcABC): 18.9 18.9 18.9 90.0 90.0 90.0 cell{atomic_unit}\n" + ROWS)
+    with pytest.raises(FileError, match="line 2: it is a header of i-PI"):
+        read_system(path)
+
+
 DUMP = """ITEM: TIMESTEP
 0
 ITEM: NUMBER OF ATOMS
