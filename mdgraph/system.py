@@ -1,6 +1,7 @@
 """System: what is simulated, as host arrays; and the concatenation of systems into a batch."""
 
 import copy
+import itertools
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -626,6 +627,37 @@ def completed_cell(cell: Array, pbc: NDArray[np.bool_]) -> Array:
         normal = np.cross(after, last)
         complete[missing[0]] = normal / np.linalg.norm(normal)
     return complete
+
+
+def compaction(lattice: Array, periodic: ArrayLike = True) -> Array:
+    """Whole numbers (3, 3) that reduce a lattice (3, 3) as Minkowski does.
+
+    Each periodic vector of the product is the shortest of its sums and differences with others.
+    """
+    axes = np.broadcast_to(np.asarray(periodic, dtype=bool), 3)
+    others = axes[:, None] & axes & ~np.eye(3, dtype=bool)
+    nearest = np.array(list(itertools.product((0.0, 1.0, -1.0), repeat=3))) * others[:, None]
+    reduction = np.eye(3)
+    while True:
+        rows = reduction @ lattice
+        products = rows @ rows.T
+        squares = products.diagonal()
+        # What the projections on others suggest shortens long vectors in few rounds.
+        shares = np.round(products / squares) * others
+        changes = np.concatenate([nearest, shares[:, None], shares[:, None] * np.eye(3)], axis=1)
+        gains = np.square(rows[:, None] - changes @ rows).sum(-1) / squares[:, None]
+        axis, change = np.unravel_index(gains.argmin(), gains.shape)
+        if gains[axis, change] >= 1.0 - 1e-9:
+            return reduction
+        reduction[axis] -= changes[axis, change] @ reduction
+
+
+def compact_cell(lattice: Array, periodic: ArrayLike = True) -> Array:
+    """The most compact cell (3, 3) A of a lattice (3, 3) A of full rank; see `compaction`.
+
+    On the host as `mdgraph.neighbors.geometry.compact_cells` does on a device.
+    """
+    return compaction(lattice, periodic) @ lattice
 
 
 def lower_triangular(cell: Array) -> tuple[Array, Array]:

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from mdgraph.engine.observables import ObservableResult
 from mdgraph.engine.observables.base import Row
-from mdgraph.neighbors.geometry import compaction
-from mdgraph.system import hill_formula
+from mdgraph.system import compaction, hill_formula
 from mdgraph.units import SYMBOLS
 
 Array = NDArray[np.float64]

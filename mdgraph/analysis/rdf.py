@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdgraph.errors import InputError
-from mdgraph.neighbors.geometry import compact_cell
+from mdgraph.system import compact_cell
 
 _BLOCK_PAIRS: Final = 1 << 20
 """Pairs worked on at once."""

@@ -30,7 +30,6 @@ from mdgraph.biases.variables import (
 from mdgraph.errors import InputError, name_some, prefix_errors, printable
 from mdgraph.neighbors.geometry import (
     NEIGHBORS,
-    compaction,
     complete_cell,
     heights,
     inverse,
@@ -38,7 +37,7 @@ from mdgraph.neighbors.geometry import (
     rounded_images,
 )
 from mdgraph.state import State
-from mdgraph.system import System
+from mdgraph.system import System, compaction
 
 _VECTORS: Final = {
     "distance": ((0, 1),),

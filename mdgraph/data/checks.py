@@ -29,7 +29,7 @@ from mdgraph.data.similarity import (
 )
 from mdgraph.data.splits import Split
 from mdgraph.errors import name_some
-from mdgraph.neighbors.geometry import compact_cell
+from mdgraph.system import compact_cell
 from mdgraph.units import SYMBOLS
 
 Array = NDArray[np.float64]

@@ -23,7 +23,7 @@ from ase.neighborlist import primitive_neighbor_list
 from numpy.typing import NDArray
 
 from mdgraph.data.dataset import Dataset, LabelledFrame, compositions
-from mdgraph.system import System, completed_cell
+from mdgraph.system import System, compact_cell, completed_cell
 from mdgraph.units import COVALENT_RADII
 
 CUTOFF: Final = 5.0
@@ -177,9 +177,6 @@ def has_contact(frame: LabelledFrame | System, ratio: float) -> bool:
 
 def _repulsion(frame: LabelledFrame, first: int, second: int) -> float:
     """Half the force (eV/A) by which two atoms are pushed apart; NaN without forces."""
-    # Not above: processes that read frames of a stream import this module and no torch.
-    from mdgraph.neighbors.geometry import compact_cell
-
     assert frame.forces is not None
     shift = frame.positions[second] - frame.positions[first]
     if frame.pbc.any():

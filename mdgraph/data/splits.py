@@ -23,6 +23,7 @@ from mdgraph.data.dataset import Dataset, compositions
 from mdgraph.data.similarity import NEAR, CompositionGroup, close_pairs, composition_groups
 from mdgraph.errors import FileError, InputError, name_some
 from mdgraph.io.files import read_file, write_atomically
+from mdgraph.system import compact_cell
 from mdgraph.units import SYMBOLS
 
 Array = NDArray[np.float64]
@@ -35,9 +36,6 @@ def distances(positions: Array, cell: Array | None) -> Array:
         positions: (M, N, 3) A, of the same atoms.
         cell: (3, 3) A whose nearest images count, or None.
     """
-    # Not above: processes that read frames of a stream import this module and no torch.
-    from mdgraph.neighbors.geometry import compact_cell
-
     cell = None if cell is None else compact_cell(cell)
     inverse = None if cell is None else np.linalg.inv(cell)
     result = np.zeros((len(positions), len(positions)))

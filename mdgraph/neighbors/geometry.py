@@ -1,12 +1,9 @@
 """Geometry of cells of any shape and periodicity; static shapes, nothing syncs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.jit._trace import is_tracing
 
@@ -105,28 +102,11 @@ def heights(inverse_cell: Tensor) -> Tensor:
     return 1.0 / torch.linalg.vector_norm(inverse_cell, dim=-2)
 
 
-def compaction(
-    lattice: NDArray[np.float64],
-    periodic: Sequence[bool] | NDArray[np.bool_] = (True, True, True),
-) -> NDArray[np.float64]:
-    """Whole numbers (3, 3) that reduce a lattice (3, 3) as Minkowski does, on the host.
-
-    Each periodic vector of the product is the shortest of its sums and differences with others.
-    """
-    # torch takes no strides that are negative, as those of reversed cells are.
-    cell = torch.from_numpy(np.array(lattice, np.float64, order="C"))[None]
-    others = _other_axes(torch.tensor([bool(one) for one in periodic])[None])
-    changes = NEIGHBORS * others[:, :, None]
-    reduction, is_shorter = torch.eye(3, dtype=torch.float64)[None], torch.tensor([True])
-    while is_shorter.any():
-        reduction, is_shorter = _shortened(reduction, cell, others, changes)
-    return reduction[0].numpy()
-
-
 def compact_cells(cell: Tensor, pbc: Tensor, candidates: Tensor) -> Tensor:
-    """The most compact cells of lattices; see `compaction`. Static shapes, does not sync on CUDA.
+    """The most compact cells of lattices, as Minkowski reduces them.
 
-    `_ROUNDS` vectors of each are made shorter at most.
+    Static shapes, does not sync on CUDA. `_ROUNDS` vectors of each are made shorter at most, by
+    that sum of others which gains most; `mdgraph.system.compaction` goes on to the end.
 
     Args:
         cell: (S, 3, 3) float64, A, complete; see `complete_cell`.
@@ -136,54 +116,25 @@ def compact_cells(cell: Tensor, pbc: Tensor, candidates: Tensor) -> Tensor:
     Returns:
         (S, 3, 3) float64, A.
     """
-    others = _other_axes(pbc)
-    changes = candidates * others[:, :, None]
+    axes = torch.arange(3, device=cell.device)
+    others = pbc[:, :, None] & pbc[:, None] & (axes[:, None] != axes)
+    nearest = candidates * others[:, :, None]
     reduction = torch.eye(3, dtype=torch.float64, device=cell.device).expand_as(cell)
     for _ in range(_ROUNDS):
-        reduction, is_shorter = _shortened(reduction, cell, others, changes)
+        rows = reduction @ cell
+        products = rows @ rows.transpose(1, 2)
+        squares = products.diagonal(dim1=1, dim2=2)
+        shares = torch.round(products / squares[:, None]) * others
+        changes = torch.cat([nearest, shares[:, :, None], torch.diag_embed(shares)], dim=2)
+        lengths = (rows[:, :, None] - changes @ rows[:, None]).square().sum(-1)
+        gain, place = (lengths / squares[:, :, None]).flatten(1).min(1)
+        change = changes.flatten(1, 2).gather(1, place[:, None, None].expand(-1, 1, 3))
+        is_shorter = gain < 1.0 - 1e-9
+        own = is_shorter[:, None] & (axes == (place // changes.shape[2])[:, None])
+        reduction = reduction - own[:, :, None] * (change @ reduction)
         if not (cell.is_cuda or is_tracing() or is_shorter.any()):
             break
     return reduction @ cell
-
-
-def _other_axes(pbc: Tensor) -> Tensor:
-    """(S, 3, 3) bool, whether one axis and another one are both periodic."""
-    itself = torch.eye(3, dtype=torch.bool, device=pbc.device)
-    return pbc[:, :, None] & pbc[:, None] & ~itself
-
-
-def _shortened(
-    reduction: Tensor, cell: Tensor, others: Tensor, changes: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Makes that vector of each lattice shorter which gains most; whether one was, (S,).
-
-    Args:
-        reduction: (S, 3, 3) whole numbers.
-        cell: (S, 3, 3) A.
-        others: see `_other_axes`.
-        changes: (S, 3, C, 3) whole numbers of other vectors to take from each, besides those that
-            its projections on them suggest.
-    """
-    rows = reduction @ cell
-    products = rows @ rows.transpose(1, 2)
-    squares = products.diagonal(dim1=1, dim2=2)
-    shares = torch.round(products / squares[:, None]) * others
-    changes = torch.cat([changes, shares[:, :, None], torch.diag_embed(shares)], dim=2)
-    lengths = (rows[:, :, None] - changes @ rows[:, None]).square().sum(-1)
-    gain, place = (lengths / squares[:, :, None]).flatten(1).min(1)
-    change = changes.flatten(1, 2).gather(1, place[:, None, None].expand(-1, 1, 3))
-    is_shorter = gain < 1.0 - 1e-9
-    axes = torch.arange(3, device=cell.device)
-    own = is_shorter[:, None] & (axes == (place // changes.shape[2])[:, None])
-    return reduction - own[:, :, None] * (change @ reduction), is_shorter
-
-
-def compact_cell(
-    lattice: NDArray[np.float64],
-    periodic: Sequence[bool] | NDArray[np.bool_] = (True, True, True),
-) -> NDArray[np.float64]:
-    """The most compact cell (3, 3) A of a lattice, on the host; see `compaction`."""
-    return compaction(lattice, periodic) @ lattice
 
 
 def translations(offsets: Tensor, vectors: Tensor) -> Tensor:

@@ -15,8 +15,7 @@ from mdgraph.data import LabelledFrame
 from mdgraph.data.bonding import bond_lengths
 from mdgraph.data.similarity import short_pairs
 from mdgraph.errors import InputError
-from mdgraph.neighbors.geometry import compact_cell
-from mdgraph.system import System, completed_cell, make_whole
+from mdgraph.system import System, compact_cell, completed_cell, make_whole
 from mdgraph.units import BOND_FACTOR
 
 Array = NDArray[np.float64]

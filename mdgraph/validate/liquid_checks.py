@@ -25,8 +25,7 @@ from mdgraph.engine import (
 from mdgraph.engine.observables import AutocorrelationResult, DisplacementResult
 from mdgraph.engine.observables.frames import FrameReplay
 from mdgraph.errors import InputError
-from mdgraph.neighbors.geometry import compact_cell
-from mdgraph.system import System
+from mdgraph.system import System, compact_cell
 from mdgraph.units import DIFFUSION, NUMBERS, SPEED_OF_LIGHT, SYMBOLS
 from mdgraph.validate.verdicts import Check, Curves, Verdict
 from mdgraph.validate.vibrations import HIGHEST

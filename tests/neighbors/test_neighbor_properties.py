@@ -10,9 +10,9 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from mdgraph.neighbors import NeighborList
-from mdgraph.neighbors.geometry import complete_cell
+from mdgraph.neighbors.geometry import NEIGHBORS, compact_cells, complete_cell
 from mdgraph.state import State
-from mdgraph.system import System, completed_cell
+from mdgraph.system import System, compact_cell, completed_cell
 
 LONGEST = 9.0
 """A, of a cell vector."""
@@ -137,3 +137,26 @@ def test_cells_are_completed_alike_on_the_host_and_on_a_device(
     pbc = np.array(periodic)
     expected = complete_cell(torch.tensor(cell)[None], torch.tensor(pbc)[None])[0]
     np.testing.assert_allclose(completed_cell(cell, pbc), expected, atol=1e-12)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(cells(), st.tuples(st.booleans(), st.booleans(), st.booleans()))
+def test_cells_are_made_compact_alike_on_the_host_and_on_a_device(
+    cell: NDArray[np.float64], periodic: tuple[bool, bool, bool]
+) -> None:
+    pbc = np.array(periodic)
+    shears = np.eye(3) + pbc[:, None] * pbc * [[0.0, 2.0, -1.0], [0.0, 0.0, 2.0], [0.0, 0.0, 0.0]]
+    skewed = shears @ completed_cell(cell, pbc)
+    compact = compact_cell(skewed, pbc)
+    change = compact @ np.linalg.inv(skewed)
+    np.testing.assert_allclose(change, np.round(change), atol=1e-6)
+    assert abs(np.linalg.det(compact)) == pytest.approx(abs(np.linalg.det(skewed)), rel=1e-9)
+    np.testing.assert_array_equal(compact[~pbc], skewed[~pbc])
+    lengths = np.linalg.norm(compact, axis=1)
+    for axis in np.flatnonzero(pbc):
+        others = NEIGHBORS.numpy() * (pbc & (np.arange(3) != axis))
+        assert np.linalg.norm(compact[axis] + others @ compact, axis=1).min() >= (
+            lengths[axis] * (1.0 - 1e-8)
+        )
+    device = compact_cells(torch.tensor(skewed)[None], torch.tensor(pbc)[None], NEIGHBORS)[0]
+    np.testing.assert_allclose(lengths, np.linalg.norm(device, axis=1), rtol=1e-6)

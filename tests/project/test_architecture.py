@@ -226,6 +226,13 @@ def test_importing_the_package_imports_neither_drivers_nor_plots() -> None:
     assert not modules & {*FOREIGN, "matplotlib"}
 
 
+def test_processes_that_read_frames_of_a_stream_import_no_torch() -> None:
+    """Each would take seconds and a few hundred MB for it."""
+    code = "import sys, mdgraph.runs.streams.workers; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_kernels_that_are_set_up_early_wait_before_they_do_anything() -> None:
     """Else they would read what the kernel before has yet to write, on CUDA and now and then."""
     found = [
