@@ -24,6 +24,10 @@ class Evaluator(ABC):
     An evaluator of your own needs `cutoffs` and `evaluate_`; the other members have the defaults
     below. An object of another class with these two runs as a `ForeignEvaluator`.
 
+    `evaluate_forces_`, `evaluate_apart_` and `runs_beside` are shortcuts of one `evaluate_`: a
+    subclass that overrides `evaluate_` alone has their defaults, which call it, and not those of
+    its base.
+
     Attributes:
         cutoffs: A; ranges of the lists that `evaluate_` expects, in their order.
         potential: what it evaluates, or None where there is nothing to compare it with.
@@ -42,6 +46,13 @@ class Evaluator(ABC):
     rounds: bool = False
     runs_beside: bool = False
     one_way: tuple[int, ...] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = _definer(cls, "evaluate_")
+        for name in ("evaluate_forces_", "evaluate_apart_", "runs_beside"):
+            if _definer(cls, name) > own:
+                setattr(cls, name, vars(Evaluator)[name])
 
     @property
     def species(self) -> tuple[int, ...] | None:
@@ -139,6 +150,11 @@ class Evaluator(ABC):
         """
         self.evaluate_(state, lists)
         forces.copy_(state.forces)
+
+
+def _definer(cls: type, name: str) -> int:
+    """The place, among a class and its bases, of that which a member comes from."""
+    return next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
 
 
 class ForeignEvaluator(Evaluator):

@@ -162,10 +162,13 @@ class FusedTensorNet(Evaluator):
 
         Buffers belong to the state, so one evaluator serves several states and their graphs.
         """
-        self.evaluate_apart_(state, lists, state.forces)
+        self._evaluate_into_(state, lists, state.forces)
 
     def evaluate_apart_(self, state: State, lists: Sequence[NeighborList], forces: Tensor) -> None:
         """See Evaluator; it leaves those of the state as they are."""
+        self._evaluate_into_(state, lists, forces)
+
+    def _evaluate_into_(self, state: State, lists: Sequence[NeighborList], forces: Tensor) -> None:
         with torch.no_grad():
             result = replace(self._bind(state), forces=forces)
             self._evaluate_(state, lists, result)

@@ -1,6 +1,6 @@
 """Forces without energies and virial, and two potentials that are evaluated at the same time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -41,6 +41,39 @@ def test_forces_alone_have_the_bits_of_those_with_the_rest(backend: str, layers:
         evaluator.evaluate_forces_(alone, lists_for(alone, evaluator.potential), into)
     assert torch.equal(into, whole.forces)
     assert all(bool(sums.isnan().all()) for sums in (alone.forces, alone.energies, *rest))
+
+
+class Halved(FusedTensorNet):
+    """Half of a potential, by `evaluate_` alone."""
+
+    def evaluate_(self, state: State, lists: Sequence[NeighborList]) -> None:
+        super().evaluate_(state, lists)
+        for result in (state.energies, state.energy, state.forces, state.virial):
+            result.mul_(0.5)
+
+
+class Mixed(Halved, FusedTensorNet):
+    """By a class that comes before its base."""
+
+
+@pytest.mark.parametrize("kind", [Halved, Mixed])
+def test_what_overrides_evaluate_alone_has_its_forces_at_two_time_steps(
+    kind: type[FusedTensorNet],
+) -> None:
+    small = FusedTensorNet(network(**NONE), "mixed")
+    forces = []
+    for cls, weight in ((kind, 1.0), (FusedTensorNet, 0.5)):
+        large = cls(network(**NONE | {"layers": 1}), "mixed")
+        own = []
+        for pair in ((large, small), (small, large)):
+            evaluator = MultipleTimeStepEvaluator(*pair, 3, virials=False)
+            calculation = Calculation([crystal(2)], evaluator, device="cpu", cell_varies=False)
+            own.append(evaluator.forces(calculation.state))
+            evaluator.evaluate_small_(calculation.state, calculation.lists)
+            own.append(calculation.state.forces)
+        forces.append([own[0] * weight, own[1], own[2], own[3] * weight])
+    for own, expected in zip(*forces, strict=True):
+        assert torch.equal(own, expected)
 
 
 @pytest.mark.gpu
