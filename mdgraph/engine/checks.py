@@ -51,7 +51,7 @@ def check_pairs(state: State, pairs: NeighborList) -> None:
     Raises:
         InputError: two atoms, or an atom and an image, in the same place.
     """
-    for block in pairs.pairs(state.positions, state.cell).blocks:
+    for block in pairs.blocks(state.positions, state.cell):
         distance = torch.linalg.vector_norm(block.vectors.detach(), dim=-1)
         close = (block.valid & (distance < COINCIDENT)).nonzero()
         if len(close):
@@ -67,7 +67,7 @@ def any_close(state: State, pairs: NeighborList) -> Tensor:
     Without such a pair `check_pairs` passes, and `check_lengths` as far as it is of distances.
     """
     close = []
-    for block in pairs.pairs(state.positions, state.cell).blocks:
+    for block in pairs.blocks(state.positions, state.cell):
         distance = torch.linalg.vector_norm(block.vectors.detach(), dim=-1)
         close.append((block.valid & (distance < NEAREST)).any())
     return torch.stack(close).any()

@@ -650,14 +650,23 @@ class NeighborList:
         self.join()
         if self._one_way:
             self._builder.reverse_()
-        rows, group = self.whole(), self.grouping
-        lattice = periodic_vectors(cell, self.pbc)
+        rows = self.whole()
+        reverse = (rows.index * self.capacity + rows.reverse).flatten()
+        blocks = self._blocks(rows, positions, cell)
+        return Pairs(blocks, rows.index, rows.count, reverse, self.cutoff)
+
+    @full_float32()
+    def blocks(self, positions: Tensor, cell: Tensor) -> tuple[PairBlock, ...]:
+        """Those of `pairs`, without the reverse slots that a list one way would have to find."""
+        self.join()
+        return self._blocks(self.whole(), positions, cell)
+
+    def _blocks(self, rows: NeighborRows, positions: Tensor, cell: Tensor) -> tuple[PairBlock, ...]:
+        group, lattice = self.grouping, periodic_vectors(cell, self.pbc)
         wrapped = positions - (self.wrap[:, None] @ lattice[group.index])[:, 0]
         images = translations(self.offsets, lattice) if self.cell_varies else self._translations
         first = (group.index * len(self.offsets))[:, None]
-        blocks = pair_blocks(rows, self.block, wrapped, images.flatten(0, 1), first, self._far)
-        reverse = (rows.index * self.capacity + rows.reverse).flatten()
-        return Pairs(blocks, rows.index, rows.count, reverse, self.cutoff)
+        return pair_blocks(rows, self.block, wrapped, images.flatten(0, 1), first, self._far)
 
     def status(self) -> ListStatus:
         """Reads the sticky numbers; syncs."""
