@@ -1,5 +1,6 @@
 """Runs that begin where another ended: `mdgraph md --from`, and the stages of a protocol."""
 
+import itertools
 import json
 import logging
 import re
@@ -11,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
+from mdgraph.checkpoints.native import file_sha256
 from mdgraph.devices import device_named
 from mdgraph.ensembles import ENSEMBLES, ensemble_named
 from mdgraph.errors import (
@@ -335,7 +337,8 @@ def run_protocol(stages: Sequence[Stage], out: Path) -> RunOutcome | None:
         Outcome of the last stage that ran; None if all were finished.
 
     Raises:
-        MDGraphError: see `md.start`; or the configuration of a stage with a run has changed.
+        MDGraphError: see `md.start`; or the configuration of a stage with a run has changed, or
+            the end that a later stage began from.
     """
     refuse_ranks("A protocol")
     record = out / directory.STAGES_FILE
@@ -343,16 +346,20 @@ def run_protocol(stages: Sequence[Stage], out: Path) -> RunOutcome | None:
         directory.refuse_used(out)
     outcome = None
     with directory.new_folder(out), RunDirectory(out).lock():
-        _check_begun(stages, record)
+        begun, ends = _read_record(record)
+        _check_begun(stages, begun, out)
+        for pair in itertools.pairwise(stages):
+            _check_end(*pair, ends)
         _check_unbegun(stages)
-        plain = [_plain(stage) for stage in stages]
-        text = json.dumps({"stages": plain}, indent=2) + "\n"
         remove_abandoned(out)
-        write_atomically(record, text)
         before: Stage | None = None
         for number, stage in enumerate(stages, 1):
             folder = _folder(stage)
             what = f"Stage {number} of {len(stages)}, {stage.name}"
+            if before is not None:
+                _check_end(before, stage, ends)
+                ends[_folder(before).path.name] = _end(before)
+            _write_record(record, stages, ends)
             if folder.end.exists():
                 logger.info("%s: finished.", what)
             else:
@@ -381,26 +388,55 @@ def _folder(stage: Stage) -> RunDirectory:
     return RunDirectory(Path(stage.configuration.out))
 
 
-def _check_begun(stages: Sequence[Stage], record: Path) -> None:
-    """Raises InputError if the configuration of a stage with a run has changed."""
+def _read_record(record: Path) -> tuple[list[dict[str, Any]], dict[str, str | None]]:
+    """The stages of the last time, and by folder `_end` of those whose next stage has begun."""
     if not record.exists():
-        return
+        return [], {}
     with disk_failures(record, "read"):
         text = record.read_text(encoding="utf-8")
     try:
-        records = [dict(stage, folder=str(stage["folder"])) for stage in json.loads(text)["stages"]]
+        content = json.loads(text)
+        begun = [dict(stage, folder=str(stage["folder"])) for stage in content["stages"]]
+        # Earlier releases did not write them.
+        return begun, dict(content.get("ends", {}))
     except (ValueError, KeyError, TypeError) as error:
         raise FileError(f"{record} is damaged; put back the original.") from error
-    for number, stage in enumerate(records):
+
+
+def _write_record(record: Path, stages: Sequence[Stage], ends: Mapping[str, str | None]) -> None:
+    content = {"stages": [_plain(stage) for stage in stages], "ends": ends}
+    write_atomically(record, json.dumps(content, indent=2) + "\n")
+
+
+def _end(stage: Stage) -> str | None:
+    """SHA-256 of the last structure of a stage, its first replica's; None unless it is finished."""
+    path = _folder(stage).end
+    return file_sha256(path) if path.exists() else None
+
+
+def _check_end(before: Stage, after: Stage, ends: Mapping[str, str | None]) -> None:
+    """Raises InputError if a stage that has begun did so from another end of the one before it."""
+    old, new = _folder(before).path, _folder(after).path
+    if RunDirectory(new).holds_run() and old.name in ends and ends[old.name] != _end(before):
+        raise InputError(
+            f"{new} did not begin from where {old.name} ends now, which was run on since; move "
+            f"{new.name} and all later stages out of {new.parent} to run them again, or give "
+            "another folder with --out."
+        )
+
+
+def _check_begun(stages: Sequence[Stage], begun: Sequence[dict[str, Any]], out: Path) -> None:
+    """Raises InputError if the configuration of a stage with a run has changed."""
+    for number, stage in enumerate(begun):
         then = {_RENAMED.get(name, name): value for name, value in stage.items()}
-        if not RunDirectory(record.parent / then["folder"]).holds_run():
+        if not RunDirectory(out / then["folder"]).holds_run():
             return
         now = _plain(stages[number]) if number < len(stages) else {}
         differences = [key for key in {**then, **now} if then.get(key) != now.get(key)]
         if differences:
             key = differences[0]
             raise InputError(
-                f"Stage {number + 1} in {record.parent} was begun with {key} {then.get(key)}, now "
+                f"Stage {number + 1} in {out} was begun with {key} {then.get(key)}, now "
                 f"it is {now.get(key)}; put that back, or give another folder with --out."
             )
 

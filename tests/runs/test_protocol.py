@@ -1,6 +1,7 @@
 """Protocols: stages that follow one another, and go on where they stopped."""
 
 import itertools
+import json
 import os
 import signal
 import time
@@ -226,6 +227,42 @@ class TestStages:
         with pytest.raises(InputError, match=r"Stage 1 in .* was begun with structure"):
             run(written(), out / "01-minimise" / "end.extxyz", out)
         assert contents(written(), water_file, out) == before
+
+    def test_that_are_run_on_after_the_next_has_begun_are_told(
+        self, written: Callable[..., Path], water_file: Path, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        run(written(), water_file, out)
+        longer = written(("K: 50:300\n    steps: 20", "K: 50:300\n    steps: 30"))
+        with pytest.raises(InputError, match="Stage 2 .* was begun with steps 20, now it is 30"):
+            run(longer, water_file, out)
+        md.resume(out / "02-heat", {"steps": 30})
+        before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+        with pytest.raises(InputError, match="03-npt did not begin from where 02-heat ends"):
+            run(written(), water_file, out)
+        (out / "03-npt").rename(tmp_path / "03-npt")
+        with pytest.raises(InputError, match="04-nve did not begin from where 03-npt ends"):
+            run(written(), water_file, out)
+        assert {path: path.read_bytes() for path in before if path.exists()}.items() <= (
+            before.items()
+        )
+        (out / "04-nve").rename(tmp_path / "04-nve")
+        assert run(written(), water_file, out).directory.path == out / "04-nve"
+        ends = [read_system(out / name) for name in ("02-heat/end.extxyz", "03-npt/start.extxyz")]
+        np.testing.assert_array_equal(ends[0].positions, ends[1].positions)
+        assert run(written(), water_file, out) is None
+
+    def test_of_a_release_that_recorded_no_ends_go_on(
+        self, written: Callable[..., Path], water_file: Path, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        run(written(), water_file, out)
+        record = json.loads((out / "protocol.json").read_text())
+        ends = record.pop("ends")
+        assert list(ends) == ["01-minimise", "02-heat", "03-npt"]
+        (out / "protocol.json").write_text(json.dumps(record))
+        assert run(written(), water_file, out) is None
+        assert json.loads((out / "protocol.json").read_text())["ends"] == ends
 
     def test_keep_charge_and_masses(
         self, written: Callable[..., Path], water_file: Path, tmp_path: Path
