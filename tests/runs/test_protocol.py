@@ -234,7 +234,7 @@ class TestStages:
         out = tmp_path / "out"
         run(written(), water_file, out)
         longer = written(("K: 50:300\n    steps: 20", "K: 50:300\n    steps: 30"))
-        with pytest.raises(InputError, match="Stage 2 .* was begun with steps 20, now it is 30"):
+        with pytest.raises(InputError, match=r"Stage 2 .* was begun with steps 20, now it is 30"):
             run(longer, water_file, out)
         md.resume(out / "02-heat", {"steps": 30})
         before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
