@@ -372,6 +372,7 @@ def _train(config: "TrainConfig", resume: bool) -> None:
             stack.enter_context(RunDirectory(folder).lock())
             remove_abandoned(folder)
         stack.enter_context(_first_process_logs())
+        logger.info("%s is read, and the training set up.", config.data)
         from mdgraph.processes import keep_workspaces_small
         from mdgraph.train.loop import WORKSPACES
         from mdgraph.train.loop import train as run

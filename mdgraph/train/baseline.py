@@ -164,6 +164,7 @@ def write_differences(
         largest = dataset.frame(int(dataset.atoms.argmax()))
         self_check(evaluator, *_evaluated(evaluator, [largest.system()], device), precision)
         forces = _ForceComparison()
+        logger.info("The baseline is evaluated for %d frames.", len(dataset))
         bar = tqdm(total=len(dataset), desc="baseline", unit="frame", leave=False, disable=None)
 
         def differences(frames: NDArray[np.int64]) -> Iterator[LabelledFrame]:

@@ -223,6 +223,8 @@ class Training:
             self._best = checkpoint.tensors.get(_BEST)
         self._good = Rollback(self.step, self.progress)
         if checkpoint is None:
+            if self.processes.first:
+                logger.info("The loss before the first step is computed.")
             start = loss_at_start(config, self.potential, self.store, self.parts.train)
             self.progress.start = self.processes.broadcast_first(start, self.step.totals.device)
             self._save()

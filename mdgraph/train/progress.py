@@ -337,6 +337,13 @@ LOG_COLUMNS: Final = (
 """Those of training frames, and the share of the time, are means since the last row."""
 
 
+_FIRST_LINE: Final = 5.0
+"""s of steps before the first line of progress, without a terminal."""
+
+_LINES_APART: Final = 60.0
+"""s without such a line or a validation, after which there is one."""
+
+
 class TrainingLog:
     """Rows of log.csv and of trackers, and the progress bar; the first process alone writes."""
 
@@ -370,7 +377,8 @@ class TrainingLog:
                 raise
         self._bar = tqdm(unit="step", disable=quiet or None, mininterval=1.0)
         self._says, self._total = writes and not quiet, 0
-        self._first, self._began = 0, time.perf_counter()
+        self._step = self._start = 0
+        self._time_from(0)
         self._clock, self._waited = time.perf_counter(), 0.0
         if not self._size:
             self._append(LOG_COLUMNS, progress)
@@ -378,13 +386,35 @@ class TrainingLog:
     def begin_at(self, step: int, total: int) -> None:
         """Sets the bar to a step of so many, and times the steps from it on."""
         self._total = total
-        self._first, self._began = step, time.perf_counter()
+        self._step = self._start = step
+        self._time_from(step)
         self._bar.reset(total)
         self._bar.update(step)
+        if self._says:
+            logger.info("Steps begin: %d of %d are done.", step, total)
 
     def step(self) -> None:
-        """Moves the bar."""
+        """Moves the bar, or logs a line now and then where there is none."""
+        self._step += 1
         self._bar.update()
+        if self._step == self._start + 1:
+            self._time_from(self._step)  # kernels are compiled within the first step
+        elif time.perf_counter() >= self._next_line:
+            self._log_line()
+
+    def _time_from(self, step: int) -> None:
+        self._first, self._began = step, time.perf_counter()
+        self._next_line = self._began + _FIRST_LINE
+
+    def _log_line(self, results: str = "") -> None:
+        """In a file, as batch systems write it, a bar is of no use."""
+        now, texts = time.perf_counter(), [results] if results else []
+        self._next_line = now + _LINES_APART
+        if self._first < self._step < self._total:
+            step_time = (now - self._began) / (self._step - self._first)
+            texts.append(f"{duration_text(step_time * (self._total - self._step))} left")
+        if texts and self._bar.disable and self._says:
+            logger.info("Step %d of %d: %s", self._step, self._total, "; ".join(texts))
 
     def append(
         self,
@@ -434,12 +464,7 @@ class TrainingLog:
         )
         text = f"held out {held_out}; waiting for data {waiting:.1%}"
         self._bar.set_postfix_str(text)
-        if self._bar.disable and self._says:
-            # In a file, as batch systems write it, a bar is of no use.
-            done, remaining = progress.step - self._first, self._total - progress.step
-            if done > 0 and remaining > 0:
-                text += f"; {duration_text((now - self._began) * remaining / done)} left"
-            logger.info("Step %d of %d: %s", progress.step, self._total, text)
+        self._log_line(text)
 
     def _append(self, texts: Sequence[str], progress: Progress) -> None:
         if self._file is not None:

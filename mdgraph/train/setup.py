@@ -519,6 +519,8 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> PreparedTraining:
     at_training_precision(potential, config)
     potential.to(device)
     weights = trainable_weights(potential, config.freeze)
+    if processes.first:
+        logger.info("Neighbor lists of %d frames are built.", len(parts.every))
     store = FrameStore(
         dataset,
         parts.every,
@@ -543,6 +545,8 @@ def prepare(config: TrainConfig, resume: bool, quiet: bool) -> PreparedTraining:
         if config.start_from is None:
             potential.scale.fill_(force_scale(dataset, parts.train))
         if config.references != "none":
+            if processes.first:
+                logger.info("The network is evaluated once, for reference energies.")
             sentences.append(prepared.fit_references(references))
         if processes.first:
             folder.mkdir(parents=True, exist_ok=True)

@@ -51,6 +51,18 @@ def test_a_small_set_is_learned_and_runs(
     assert metrics["validation"]["energy_rmse_meV_per_atom"] < 0.25 * 1e3 * spread
     assert set(metrics["validation"]["by_group"]) == {"Cu4O", "Cu5"}
 
+    # What it did from the start on, where no terminal shows a bar.
+    phases = (
+        "is read",
+        "Neighbor lists of 60 frames are built",
+        "for reference energies",
+        "The loss before the first step",
+        "Steps begin: 0 of 200",
+        "Step 40 of 200: held out",
+    )
+    places = [done.err.index(phase) for phase in phases]
+    assert places == sorted(places)
+
     calculator = MDGraphCalculator(folder, device="cpu", precision="double")
     wrong = []
     for frame in held:

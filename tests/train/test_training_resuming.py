@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from training_sets import assert_same, clusters, prepare, settings
 
 from mdgraph.data import open_dataset
 from mdgraph.errors import FileError, InputError, MDGraphError
+from mdgraph.train import progress as progress_module
 from mdgraph.train import step as step_module
 from mdgraph.train.loop import Training, train
 from mdgraph.train.progress import CHECKPOINT, Progress, TrainingLog, read_checkpoint, training_hash
@@ -282,6 +284,28 @@ def test_early_stop_and_plateau(tmp_path: Path) -> None:
     outcome = training.run()
     assert outcome.steps == 28
     assert training.progress.factor == pytest.approx(0.125)
+
+
+def test_lines_tell_the_time_left_between_validations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That of the first step, within which kernels are compiled, does not count."""
+    monkeypatch.setattr(progress_module, "_FIRST_LINE", 0.0)
+    monkeypatch.setattr(progress_module, "_LINES_APART", 0.0)
+    clock = itertools.count(0.0, 10.0)
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    config = settings(prepare(tmp_path, clusters(4)))
+    with (
+        caplog.at_level(logging.INFO),
+        TrainingLog(config, tmp_path, Progress(), writes=True, quiet=False) as log,
+    ):
+        log.begin_at(4, 8)
+        for _ in range(4):
+            log.step()
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0] == "Steps begin: 4 of 8 are done."
+    assert [line.split(":")[0] for line in lines[1:]] == ["Step 6 of 8", "Step 7 of 8"]
+    assert all(line.endswith(" left") for line in lines[1:])
 
 
 def test_the_share_of_waiting_is_that_since_the_last_row(tmp_path: Path) -> None:
