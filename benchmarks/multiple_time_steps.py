@@ -501,6 +501,11 @@ class Bench:
         keep(path, simulation, systems)
         return True
 
+    def frames_of(self, what: str, mass: float | None, steps: Steps) -> Path:
+        """The file of a row's structures; an @ in its name would be an index for ASE."""
+        key = key_of(mass, steps).replace("@", "-")
+        return Path(f"{self.options.out}.{key}.{what}.extxyz")
+
     def sampled(self, start: list[System], mass: float | None, steps: Steps) -> dict[str, Any]:
         """What a row found, or why it has nothing."""
         options = self.options
@@ -522,11 +527,10 @@ class Bench:
                     break
                 simulation.run(min(some, count - simulation.step))
         except SimulationError as error:
-            path = Path(f"{options.out}.{key_of(mass, steps)}.failed.extxyz")
-            keep(path, simulation, start)
+            keep(self.frames_of("failed", mass, steps), simulation, start)
             return {"failed": str(error)}
         if options.keep_last:
-            keep(Path(f"{options.out}.{key_of(mass, steps)}.last.extxyz"), simulation, start)
+            keep(self.frames_of("last", mass, steps), simulation, start)
         energy = mean_of(samples.energy)
         assert energy is not None
         degrees = simulation.degrees_of_freedom[0]
