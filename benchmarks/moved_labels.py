@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from mdgraph.data import LabelledFrame, Provenance, open_dataset, read_split, write_dataset
 from mdgraph.distil.sampling import turn_several
+from mdgraph.errors import InputError
 from mdgraph.models.d3 import D3Potential, d3_config
 from mdgraph.system import System
 from mdgraph.validate.molecule_checks import MoleculeProbe
@@ -252,6 +253,11 @@ def label(options: argparse.Namespace) -> None:
     frames = ase.io.read(options.moved, ":")
     written = ase.io.read(options.labelled, ":") if options.labelled.exists() else []
     done = {atoms.info["place"] for atoms in written}
+    if any(atoms.info.get("d3", False) != options.d3 for atoms in written):
+        raise InputError(
+            f"{options.labelled} does not say of all its labels that they were made "
+            f"{'with' if options.d3 else 'without'} --d3; label into another file."
+        )
     d3 = D3Potential(d3_config("pbe")) if options.d3 else None
     dispersion = None if d3 is None else MoleculeProbe(d3, torch.device("cpu"))
     first, stride = options.every
@@ -264,7 +270,7 @@ def label(options: argparse.Namespace) -> None:
             if dispersion is not None:
                 [more] = dispersion.evaluate([System(atoms.numbers, atoms.positions)], "a frame")
                 energy, forces = energy + more.energy, forces + more.forces
-            atoms.info["place"] = place
+            atoms.info |= {"place": place, "d3": options.d3}
             atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
             ase.io.write(options.labelled, atoms, format="extxyz", append=True)
         print(place, len(frames), "left out" if labels is None else energy, flush=True)
@@ -287,6 +293,8 @@ def add(options: argparse.Namespace) -> None:
     """Writes the data set of published and moved frames, and its split."""
     target = options.data.with_name(f"{options.data.stem}-moved.h5")
     frames = [frame for path in options.labelled for frame in ase.io.read(path, ":")]
+    if len({frame.info["d3"] for frame in frames if "d3" in frame.info}) > 1:
+        raise InputError("Some of these labels have D3(BJ) and some have not; give those of one.")
     same = [frame for frame in frames if frame.info["kind"] == PUBLISHED]
     apart = [frame.info["published_eV"] - frame.get_potential_energy() for frame in same]
     shift = float(np.mean(apart))

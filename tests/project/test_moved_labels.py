@@ -23,6 +23,7 @@ from mdgraph.data import (
 )
 from mdgraph.data.bonding import bonded
 from mdgraph.data.splits import write_split
+from mdgraph.errors import InputError
 from mdgraph.io.structures import from_ase
 
 START = ROOT / "potentials/ethanol-pbe/start.extxyz"
@@ -134,6 +135,20 @@ def test_labels_have_dispersion_where_it_is_wanted(
         assert -0.3 < one.get_potential_energy() + 4200.0 < -0.02
         assert 0.001 < np.abs(one.get_forces()).max() < 0.2
         np.testing.assert_allclose(one.get_forces().sum(axis=0), 0.0, atol=1e-4)
+    # More frames go on in a file of the same kind alone.
+    ase.io.write(tmp_path / "moved.xyz", frames[:3], format="extxyz")
+    for name, options in (("plain", ["--d3"]), ("d3", [])):
+        path = tmp_path / f"{name}.extxyz"
+        before = path.read_bytes()
+        words = ["label", str(tmp_path / "moved.xyz"), str(path)]
+        with pytest.raises(InputError, match=r"with(out)? --d3; label into another file"):
+            module.main([*words, *options])
+        assert path.read_bytes() == before
+        module.main([*words, *([] if options else ["--d3"])])
+        assert len(ase.io.read(path, ":")) == 3
+    files = [str(tmp_path / f"{name}.extxyz") for name in ("plain", "d3")]
+    with pytest.raises(InputError, match="Some of these labels have D3"):
+        module.main(["add", "none.h5", "none.json", *files])
 
 
 def test_labels_are_shifted_copied_and_held_out(
