@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from bond_stiffness import Bonds, bond_groups
-from cases import conditions, device_argument, run_script
+from bond_stiffness import Bonds, bond_groups, bond_parser
+from cases import conditions, run_script
 from multiple_time_steps import Array, Steps
 from scipy.interpolate import CubicSpline
 from slow_observables import steps_of
@@ -168,18 +168,11 @@ def tables(large: Array, small: Array, masses: Array, options: argparse.Namespac
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("large", help="potential whose dynamics these are")
+    parser = bond_parser(__doc__, ["1.75", "1.4x3"])
     parser.add_argument("small", help="inner potential")
-    parser.add_argument("--structures", type=Path, required=True)
     parser.add_argument("--count", type=int, default=1, help="structures that are taken")
-    parser.add_argument("--steps", nargs="+", default=["1.75", "1.4x3"], help="fs, as 1.4x3")
-    parser.add_argument("--hydrogen-mass", type=float, default=3.024, help="amu")
-    parser.add_argument("--friction", type=float, default=5.0, help="1/ps")
     parser.add_argument("--ps", type=float, default=0.4, help="of each bond")
-    parser.add_argument("--apart", type=int, default=8, help="every n-th hydrogen at a time")
     parser.add_argument("--out", type=Path, help="file of the tables")
-    parser.add_argument("--device", type=device_argument, default="auto")
     return parser.parse_args()
 
 
