@@ -35,6 +35,7 @@ from mdgraph.data.splits import write_split
 from mdgraph.devices import device_named
 from mdgraph.distil.config import DistilConfig
 from mdgraph.distil.random_search import (
+    Round,
     lowest_structures,
     random_structures,
     turned_molecules,
@@ -146,9 +147,9 @@ def distil(config: DistilConfig, train: Train) -> dict[str, Any]:
             seed = config.seed + number
             lattices = squeezed(structures or starts, evaluators, config.sampling, device, seed)
             labelling = labelling.joined(Labelling(lattices, len(lattices)))
-            ways = evaluators, labels, sampling, device, seed
-            labelling = labelling.joined(random_structures(lowest, driver, *ways))
-            labelling = labelling.joined(turned_molecules(starts, driver, *ways))
+            this_round = Round(driver, evaluators, labels, sampling, device, seed)
+            labelling = labelling.joined(random_structures(lowest, this_round))
+            labelling = labelling.joined(turned_molecules(starts, this_round))
             logger.info("Round %d: %s.", number, _labelling_text(labelling))
             held_out = dataset is not None or any(is_held_out for _, is_held_out in earlier)
             if not labelling.training or not (held_out or labelling.held_out):

@@ -165,26 +165,41 @@ def lowest_structures(
     ]
 
 
-def random_structures(
-    lowest: Sequence[Lowest],
-    driver: Evaluator,
-    teachers: Sequence[Evaluator],
-    labels: Evaluator,
-    config: SamplingConfig,
-    device: torch.device,
-    seed: int,
-) -> Labelling:
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What makes and labels the random structures and turned molecules of a round.
+
+    Attributes:
+        driver: relaxes them.
+        teachers: their mean is the level of the energies.
+        labels: labels random structures, and tells where the teachers have turned ones wrong.
+        config: of the sampling.
+        device: where all this runs.
+        seed: of starts, structures, bonds and angles.
+    """
+
+    driver: Evaluator
+    teachers: Sequence[Evaluator]
+    labels: Evaluator
+    config: SamplingConfig
+    device: torch.device
+    seed: int
+
+    def taught(self, systems: Sequence[System]) -> NDArray[np.float64]:
+        """(S,) eV, mean of the teachers."""
+        energies = [_energies(systems, teacher, self.device) for teacher in self.teachers]
+        mean: NDArray[np.float64] = np.mean(energies, axis=0)
+        return mean
+
+
+def random_structures(lowest: Sequence[Lowest], this_round: Round) -> Labelling:
     """Random crystals and clusters, or molecules, some way and all the way to the driver's minima.
 
     Args:
         lowest: see `lowest_structures`; they say what a random one is made of.
-        driver: relaxes them.
-        teachers: their mean is the level of the energies.
-        labels: labels them.
-        config: of the sampling.
-        device: where all this runs.
-        seed: of the structures.
+        this_round: the round.
     """
+    config = this_round.config
     if not config.random:
         return Labelling([], 0)
     if not lowest:
@@ -195,14 +210,16 @@ def random_structures(
     counts = {CLUSTERS: clusters, CRYSTALS: count - clusters}
     if not lowest[0].system.pbc.all():
         counts = {kind: math.ceil(share * count) for kind, share in _MOLECULES.items()}
-    rng = np.random.default_rng([seed, len(CRYSTALS)])
+    rng = np.random.default_rng([this_round.seed, len(CRYSTALS)])
     samples, origins = [], []
     for kind, number in counts.items():
-        own = [_structure(lowest, rng, kind) for _ in range(number)]
-        for place, system in _ways([system for system, _ in own], driver, device):
+        drawn = [_structure(lowest, rng, kind) for _ in range(number)]
+        for place, system in _ways(
+            [system for system, _ in drawn], this_round.driver, this_round.device
+        ):
             samples.append(Sample(system, kind, place % _HELD_OUT == 0))
-            origins.append(own[place][1])
-    return _labelled(samples, origins, teachers, labels, config, device)
+            origins.append(drawn[place][1])
+    return _labelled(samples, origins, this_round)
 
 
 def without_contradictions(
@@ -239,15 +256,7 @@ def without_contradictions(
     )
 
 
-def turned_molecules(
-    starts: Sequence[System],
-    driver: Evaluator,
-    teachers: Sequence[Evaluator],
-    labels: Evaluator,
-    config: SamplingConfig,
-    device: torch.device,
-    seed: int,
-) -> Labelling:
+def turned_molecules(starts: Sequence[System], this_round: Round) -> Labelling:
     """Molecules with sides turned about several bonds, of starts as they are and of those at rest.
 
     The label is the energy of the teachers, or the nearest to it that is within
@@ -256,16 +265,12 @@ def turned_molecules(
 
     Args:
         starts: structures; those with a cell, or without two bonds to turn about, do not count.
-        driver: brings them to rest.
-        teachers: their mean is the level of the energies.
-        labels: tells where that is wrong.
-        config: of the sampling.
-        device: where all this runs.
-        seed: of starts, bonds and angles.
+        this_round: the round.
     """
+    config, driver, device = this_round.config, this_round.driver, this_round.device
     if not config.turned:
         return Labelling([], 0)
-    rng = np.random.default_rng([seed, len(TURNED)])
+    rng = np.random.default_rng([this_round.seed, len(TURNED)])
     able = [system for system in starts if turn_several(system, rng) is not None]
     if not able:
         logger.warning("No structure is a molecule with two bonds to turn about, so none is.")
@@ -273,7 +278,7 @@ def turned_molecules(
     sources = [able[index] for index in rng.integers(len(able), size=config.turned)]
     at_rest = [s for _, s in relaxed_for(sources[:_AT_REST], driver, device, _STAGES[-1])]
     sources[1::2] = list(islice(cycle(at_rest or sources), len(sources) // 2))
-    levels = _levels(sources, teachers, labels, device)
+    levels = _levels(sources, this_round)
     rigid: list[Sample] = []
     relaxing: list[Sample] = []
     for place, source in enumerate(sources):
@@ -287,8 +292,10 @@ def turned_molecules(
         if not has_contact(sample.system, config.shortest_distance)
     ]
     systems = [sample.system for sample in samples]
-    by_teacher = [evaluate_with(one, device)(systems, "a turned molecule") for one in teachers]
-    others = evaluate_with(labels, device)(systems, "a turned molecule")
+    by_teacher = [
+        evaluate_with(one, device)(systems, "a turned molecule") for one in this_round.teachers
+    ]
+    others = evaluate_with(this_round.labels, device)(systems, "a turned molecule")
     training: list[LabelledFrame] = []
     held_out: list[LabelledFrame] = []
     for place, (sample, other) in enumerate(zip(samples, others, strict=True)):
@@ -297,7 +304,7 @@ def turned_molecules(
         sound = other.energy - lowest <= config.largest_energy * len(sample.system)
         if not (sound and np.abs(other.forces).max() <= config.largest_force):
             continue
-        frame = labelled_frame(sample, [own[place] for own in by_teacher])
+        frame = labelled_frame(sample, [results[place] for results in by_teacher])
         middle = other.energy + shift
         # Not a number is far, too.
         if not abs(frame.energy - middle) <= config.turned_within:
@@ -311,20 +318,19 @@ def turned_molecules(
 
 
 def _levels(
-    systems: Sequence[System],
-    teachers: Sequence[Evaluator],
-    labels: Evaluator,
-    device: torch.device,
+    systems: Sequence[System], this_round: Round
 ) -> dict[tuple[int, ...], tuple[float, float]]:
     """Lowest energy by `labels` and the mean from there to the teachers, eV, by composition."""
-    taught = np.mean([_energies(systems, teacher, device) for teacher in teachers], axis=0)
-    others = _energies(systems, labels, device)
+    taught, others = (
+        this_round.taught(systems),
+        _energies(systems, this_round.labels, this_round.device),
+    )
     places: dict[tuple[int, ...], list[int]] = {}
     for place, system in enumerate(systems):
         places.setdefault(_composition(system), []).append(place)
     return {
-        composition: (float(others[own].min()), float((taught[own] - others[own]).mean()))
-        for composition, own in places.items()
+        composition: (float(others[rows].min()), float((taught[rows] - others[rows]).mean()))
+        for composition, rows in places.items()
     }
 
 
@@ -377,15 +383,9 @@ def _ways(
         yield from there
 
 
-def _labelled(
-    samples: Sequence[Sample],
-    origins: Sequence[Lowest],
-    teachers: Sequence[Evaluator],
-    labels: Evaluator,
-    config: SamplingConfig,
-    device: torch.device,
-) -> Labelling:
+def _labelled(samples: Sequence[Sample], origins: Sequence[Lowest], this_round: Round) -> Labelling:
     """Labels what is neither too dense, too near, beyond the limits nor known to the teachers."""
+    config = this_round.config
     kept = [
         place
         for place, sample in enumerate(samples)
@@ -396,8 +396,8 @@ def _labelled(
         )
     ]
     systems = [samples[place].system for place in kept]
-    results = evaluate_with(labels, device)(systems, "a random structure")
-    taught = np.mean([_energies(systems, teacher, device) for teacher in teachers], axis=0)
+    results = evaluate_with(this_round.labels, this_round.device)(systems, "a random structure")
+    taught = this_round.taught(systems)
     training: list[LabelledFrame] = []
     held_out: list[LabelledFrame] = []
     holes = 0
@@ -405,11 +405,11 @@ def _labelled(
         sample, rest = samples[place], origins[place]
         above = result.energy / len(sample.system) - rest.energy
         holes += above < -HOLE
-        own = energy / len(sample.system) - rest.energy - rest.shift
+        by_teachers = energy / len(sample.system) - rest.energy - rest.shift
         near, alike = _KNOWN, _KNOWN
         if not rest.system.pbc.all():
             near, alike = (limit / len(sample.system) for limit in _KNOWN_MOLECULE)
-        if above < near and abs(own - above) < alike:
+        if above < near and abs(by_teachers - above) < alike:
             continue
         # What is not a number is not sound.
         if -HOLE <= above <= _HIGHEST and np.abs(result.forces).max() <= config.largest_force:

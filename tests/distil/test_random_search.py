@@ -1,5 +1,6 @@
 """Random structures on their way to minima of one potential, with labels of another."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from mdgraph.distil.random_search import (
     TAUTOMERS,
     TORN,
     TURNED,
+    Round,
     lowest_structures,
     random_structures,
     turned_molecules,
@@ -40,7 +42,7 @@ def found_from(
     start: System, teacher: Evaluator, labels: Evaluator, config: SamplingConfig
 ) -> Labelling:
     lowest = lowest_structures([start], [teacher], labels, CPU)
-    return random_structures(lowest, teacher, [teacher], labels, config, CPU, 1)
+    return random_structures(lowest, Round(teacher, [teacher], labels, config, CPU, 1))
 
 
 def made(labels: HoledPairs | None = None, **changes: Any) -> Labelling:
@@ -158,7 +160,9 @@ def test_turned_molecules_have_the_nearest_energy_that_the_further_potential_all
         update={"turned": 240, "turned_within": 0.2, "turned_weight": 0.5, "largest_energy": 10.0}
     )
     evaluators = AutogradEvaluator(teacher), AutogradEvaluator(other)
-    found = turned_molecules([CHAIN], evaluators[0], evaluators[:1], evaluators[1], config, CPU, 1)
+    found = turned_molecules(
+        [CHAIN], Round(evaluators[0], evaluators[:1], evaluators[1], config, CPU, 1)
+    )
     assert len(found.frames) > 120
     assert found.extreme == 240 - len(found.frames)
     assert 0 < found.held_out < len(found.frames) / 4
@@ -182,9 +186,10 @@ def test_turned_molecules_have_the_nearest_energy_that_the_further_potential_all
 def test_without_two_bonds_nothing_is_turned(caplog: pytest.LogCaptureFixture) -> None:
     teacher = AutogradEvaluator(HoledPairs())
     config = CONFIG.model_copy(update={"turned": 8})
-    assert turned_molecules([CRYSTAL], teacher, [teacher], teacher, config, CPU, 1).frames == []
+    own = Round(teacher, [teacher], teacher, config, CPU, 1)
+    assert turned_molecules([CRYSTAL], own).frames == []
     assert "two bonds to turn about" in caplog.text
-    assert turned_molecules([CHAIN], teacher, [teacher], teacher, CONFIG, CPU, 1).frames == []
+    assert turned_molecules([CHAIN], replace(own, config=CONFIG)).frames == []
 
 
 def test_without_a_crystal_or_molecule_there_is_nothing_to_make(
