@@ -250,7 +250,7 @@ def documents(tmp_path: Path) -> Path:
             "0.145 meV/atom RMSE | 14.9 meV/A RMSE | 9 of 1 split",
         ),
         ("docs/errors.md", "MTP 2.21 and 60", "MTP 2.21 and 66"),
-        ("README.md", "## Where to go on", "Water errs by 9.9 meV/A.\n\n## Where to go on"),
+        ("README.md", "## Documentation", "Water errs by 9.9 meV/A.\n\n## Documentation"),
         ("docs/errors.md", "1.32 ± 0.017 meV MAE", "1.22 ± 0.017 meV MAE"),
         ("docs/errors.md", "| 17,900 | 50, validation", "| 17,900 | 50, test"),
         ("potentials/acac-pbe/metrics.json", '"mean": 3.2819', '"mean": 3.1819'),
