@@ -102,7 +102,7 @@ class CommitteeConfig(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     committee: Annotated[Committee | None, Group.POTENTIAL] = None
-    """Two potentials or more, or the folder of such; the spread among them is looked at."""
+    """Two or more potentials, or a folder of them; mdgraph reports how far they differ."""
 
     @model_validator(mode="before")
     @classmethod
@@ -126,85 +126,85 @@ class Configuration(FrozenConfig):
     """
 
     alternatives: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Another field that an option of the command line overrides, and those that go with it."""
+    """Other fields that an option of the command line overrides, by the name of the option."""
     arguments: ClassVar[tuple[str, ...]] = ()
-    """Fields that the command line takes without the name of an option."""
+    """Fields that are positional arguments of the command."""
     flags: ClassVar[Mapping[str, str]] = {"terms": "add"}
     """Options whose names differ from those of their fields."""
 
     potential: str = "water-pbe0"
     """File, folder, shipped name or hf:// address of the potential."""
     layout: Annotated[Literal["auto", "before-3.0", "3.0"], Group.POTENTIAL] = "auto"
-    """Side of release 3.0 of TorchMD-Net or MatGL that wrote the potential."""
+    """Release of TorchMD-Net or MatGL that wrote the potential: before 3.0, or 3.0 and later."""
     coulomb_cutoff_A: Annotated[Cutoff | Literal["all-pairs"] | None, Group.POTENTIAL] = None
-    """Range of a potential's Coulomb energy, or all-pairs; without it, the potential's own."""
+    """Range of the potential's Coulomb energy, or all-pairs; by default that of the potential."""
     terms: Annotated[Terms | None, Group.POTENTIAL] = None
     """Terms to add to the potential, such as d3bj:pbe, lj:Ar=0.0104/3.4@10, morse, zbl@3, bonds,
-    field or walls; 0.5*TERM weighs one, and 0:1*TERM switches it on along a run of md.
-    docs/terms.md has them all."""
+    field or walls. 0.5*TERM sets a weight; 0:1*TERM switches the term on during a run of md.
+    docs/terms.md lists all terms."""
     force: Annotated[bool, Group.POTENTIAL] = False
-    """Add a dispersion even to a potential that has one, or is of another functional."""
+    """Add dispersion even if the potential has it already, or is of another functional."""
     charge: Annotated[Charge | None, Group.STRUCTURE] = None
-    """Total charge in e; without it, what the structure says, else 0."""
+    """Total charge in e; by default that of the structure, or else 0."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     precision: Annotated[Literal["mixed", "single", "double", "fast"], Group.SPEED] = "mixed"
     """mixed keeps positions and sums in float64; fast also rounds the network on CUDA."""
     evaluator: Annotated[Literal["auto", "fused", "reference"], Group.SPEED] = "auto"
-    """fused is fast, reference automatic differentiation; auto takes fused where it can."""
+    """fused: the fast kernels; reference: automatic differentiation; auto: fused if possible."""
 
 
 class RunConfig(Configuration):
-    """What has a folder of its own: dynamics or a minimisation."""
+    """A run with a folder of its own: dynamics or a minimisation."""
 
     arguments = ("structure",)
 
     structure: Files | None = None
-    """Structure file, or several for md, which begins a replica from each; without it, the
-    start that comes with the potential. Of a file with several frames the last is taken;
-    FILE@3 takes frame 3, counted from 0, and FILE@-2 the second from the end."""
+    """Structure file; md begins one replica from each of several. By default the structure that
+    comes with the potential. The last frame of a file is used; FILE@3 takes frame 3, counted
+    from 0, and FILE@-2 the second from the end."""
     steps: Annotated[NumberOfSteps | None, Group.ENSEMBLE] = None
     """Length of the run, 500 unless time_ps is given."""
     max_hours: Annotated[Hours | None, Group.ENSEMBLE] = None
-    """Hours after the start of the command before which an unfinished run stops, with a
+    """Stop an unfinished run before so many hours have passed since the command started, with a
     checkpoint and exit status 75."""
     fix: Annotated[Atoms | None, Group.STRUCTURE] = None
-    """Atoms that stay where they are: a selection such as 'index 0:9', 'element O and prop z < 5'
-    or 'around 3 (index 0)', or indices from 0, ranges and elements, such as 0,3-8,O."""
+    """Atoms that do not move: a selection such as 'index 0:9', 'element O and prop z < 5' or
+    'around 3 (index 0)'; or indices from 0, ranges and elements, such as 0,3-8,O."""
     restrain: Annotated[Atoms | None, Group.STRUCTURE] = None
-    """Atoms that springs hold near where they start, named as for fix."""
+    """Atoms that springs hold near their initial positions, selected as for fix."""
     stiffness_eV_per_A2: Annotated[Stiffness | None, Group.STRUCTURE] = None
-    """Of those springs (default 1)."""
+    """Force constant of the springs of restrain (default 1)."""
     out: str = "mdgraph-run"
     """Folder of the run, which must be new or empty."""
     trajectory: Annotated[Trajectory, Group.OUTPUT] = "h5md"
     """Format of the trajectory, h5md or extxyz."""
     save: Annotated[Saved | None, Group.OUTPUT] = None
-    """Vectors of each atom in the frames of the trajectory, some of positions, velocities and
-    forces; without it, all. Positions are always there."""
+    """Vectors in the frames of the trajectory: any of positions, velocities and forces; by default
+    all. Positions are always included."""
     save_select: Annotated[Atoms | None, Group.OUTPUT] = None
-    """Atoms in the frames of the trajectory, selected as for fix; without it, all."""
+    """Atoms in the frames of the trajectory, selected as for fix; by default all."""
     save_precision: Annotated[Literal["double", "single"], Group.OUTPUT] = "double"
     """Precision of the vectors in frames: double is float64, single float32."""
     trajectory_interval: Annotated[Count | None, Group.OUTPUT] = None
-    """Steps between frames of the trajectory; without it, 10 to 1000, for about 200 frames."""
+    """Steps between frames of the trajectory; by default 10 to 1000, for about 200 frames."""
     log_interval: Annotated[Count | None, Group.OUTPUT] = None
-    """Steps between rows of the log; without it, chosen as those between frames."""
+    """Steps between rows of the log; by default 10 to 1000, for about 200 rows."""
     log_units: Annotated[bool, Group.OUTPUT] = False
     """Write a second row with the unit of each column into log.csv."""
     checkpoint_interval: Annotated[Count | None, Group.OUTPUT] = None
-    """Steps between checkpoints; without it, 1000 to 10000, ten times as chosen for frames."""
+    """Steps between checkpoints; by default 1000 to 10000, ten times the default between frames."""
     skin_A: Annotated[Skin | None, Group.SPEED] = None
-    """Neighbors are listed this far beyond the cutoff; without it, chosen by device."""
+    """How far beyond the cutoff neighbors are listed; by default chosen for the device."""
     domains: Annotated[Domains | None, Group.SPEED] = None
     """Divide one system: a number of domains, or a grid along the cell vectors such as
-    2x1x1. Under torchrun each rank has one; else this process has all."""
+    2x1x1. Under torchrun each rank has one domain, otherwise this process has all."""
     chunk: Annotated[Count | None, Group.SPEED] = None
-    """Steps between two checks of the run; without it, chosen by device."""
+    """Steps between two checks of the run; by default chosen for the device."""
     graph: Annotated[Graph, Group.SPEED] = "auto"
-    """Steps as CUDA graphs: on, off, or auto, which takes them on a GPU where they are faster."""
+    """Run steps as CUDA graphs: on, off, or auto (on a GPU, if they are faster)."""
     steps_per_replay: Annotated[StepsPerReplay | None, Group.SPEED] = None
-    """Most steps in a CUDA graph, a power of two up to 32; without it, chosen by measurement."""
+    """Most steps in a CUDA graph, a power of two up to 32; by default measured."""
     check: Annotated[bool, Group.SAFETY] = True
     """Compare a fast evaluator with the reference before the first step."""
 
@@ -240,7 +240,7 @@ class RunConfig(Configuration):
 
     @property
     def system_count(self) -> int:
-        """Systems that run side by side, over all ranks."""
+        """Number of systems in the run, over all ranks."""
         return 1
 
     @property
@@ -264,9 +264,9 @@ class RunConfig(Configuration):
 
 
 class MDConfig(CommitteeConfig, RunConfig):
-    """Molecular dynamics of one system, or of replicas side by side.
+    """Molecular dynamics of one system or of several replicas.
 
-    Options of ensembles are fields too, which `_add_ensembles` adds from their registry.
+    `_add_ensembles` adds a field for each option of an ensemble in the registry.
     """
 
     alternatives: ClassVar = {
@@ -287,19 +287,19 @@ class MDConfig(CommitteeConfig, RunConfig):
 
     ensemble: Ensemble = DEFAULT_ENSEMBLE
     temperature_K: RampedTemperature = 300.0
-    """Of the bath, a number or start:end, and of initial velocities where they are drawn."""
+    """Temperature of the bath, a number or start:end, and of initial velocities if drawn."""
     ramp_steps: Annotated[Count | None, Group.ENSEMBLE] = None
-    """Steps that ramps take; without it, the whole run."""
+    """Length of ramps in steps; by default the whole run."""
     timestep_fs: Timestep = 0.5
     """Time step."""
     time_ps: Length | None = None
     """Length of the run, instead of steps."""
     inner_potential: Annotated[str | None, Group.ENSEMBLE] = None
-    """A small potential near to the potential, which acts at every step; the potential then acts
-    every inner_steps, of which all numbers of steps are multiples (reversible RESPA)."""
+    """A small potential, close to --potential, that acts at every step; --potential then acts
+    every inner_steps steps (reversible RESPA). All numbers of steps must be multiples of these."""
     inner_steps: Annotated[InnerSteps | None, Group.ENSEMBLE] = None
-    """Steps of the inner potential to one of the potential: 2, 3, 4, 6, 8, 12, 16, 24 or 32;
-    without it, as many as make 2 fs, or 3 fs with hydrogens of 3 amu, and two at least."""
+    """Steps of the inner potential for each step of the potential: 2, 3, 4, 6, 8, 12, 16, 24 or 32;
+    by default as many as make 2 fs, or 3 fs with hydrogens of 3 amu, and at least two."""
     trajectory_interval_ps: Annotated[Interval | None, Group.OUTPUT] = None
     """Time between frames of the trajectory, instead of steps."""
     log_interval_ps: Annotated[Interval | None, Group.OUTPUT] = None
@@ -309,45 +309,45 @@ class MDConfig(CommitteeConfig, RunConfig):
     remove_momentum: Annotated[NumberOfSteps, Group.ENSEMBLE] = 0
     """Steps from one removal of the total momentum to the next; 0 never removes it."""
     hydrogen_mass_amu: Annotated[HydrogenMass | None, Group.STRUCTURE] = None
-    """Heavier hydrogens, which take mass from the atom they are bonded to."""
+    """Mass of hydrogens; the added mass is taken from the atom they are bonded to."""
     minimize: Annotated[bool, Group.STRUCTURE] = False
-    """Move to a minimum of the energy before the run."""
+    """Minimise the energy before the run."""
     new_velocities: Annotated[bool, Group.STRUCTURE] = False
-    """Draw velocities even where the structure carries some."""
+    """Draw velocities even if the structure has some."""
     exact_temperature: Annotated[bool, Group.STRUCTURE] = False
-    """Scale velocities that are drawn to exactly temperature_K."""
+    """Scale drawn velocities to exactly temperature_K."""
     seed: Annotated[Seed, Group.ENSEMBLE] = 0
-    """Key of all random numbers."""
+    """Seed of all random numbers."""
     replicas: Annotated[Count | None, Group.STRUCTURE] = None
-    """Systems that run side by side; they begin from the structures in turn, or from copies."""
+    """Number of systems in the run; they begin from the structures in turn."""
     every_frame: Annotated[bool, Group.STRUCTURE] = False
-    """Begin a replica from every frame of the structure files, not from the last of each."""
+    """Begin a replica from every frame of the structure files, not only from the last of each."""
     temperatures_K: Annotated[Temperatures | None, Group.ENSEMBLE] = None
-    """Of the baths of the replicas: first:last in even ratios, or a list, one for each."""
+    """Temperatures of the replicas: first:last as a geometric series, or one for each."""
     exchange: Annotated[Count | None, Group.ENSEMBLE] = None
-    """Steps from one exchange between neighboring replicas to the next: of temperatures_K, or
-    at one temperature of the umbrellas, whose harmonic biases have numbers for each replica."""
+    """Steps between exchanges of neighboring replicas. They exchange temperatures (temperatures_K)
+    or, at one temperature, umbrellas: harmonic biases with a centre for each replica."""
     monitor_domain: Annotated[bool, Group.SAFETY] = True
-    """Check regularly whether the run leaves what its potential was trained on."""
+    """Check regularly whether the run leaves the training domain of its potential."""
     on_extrapolation: Annotated[Literal["warn", "stop"], Group.SAFETY] = "warn"
-    """What to do at an extrapolation."""
+    """What to do when the run leaves the training domain."""
     uncertainty_interval: Annotated[Count | None, Group.SAFETY] = None
-    """Steps between looks at the spread of the committee (default 100) and at the sigma of the
-    last layer, which go to uncertainty.csv."""
+    """Steps between rows of uncertainty.csv: the spread of a committee (default every 100 steps)
+    and the sigma of the last layer."""
     force_spread_limit_eV_per_A: Annotated[Limit | None, Group.SAFETY] = None
-    """Spread of the committee about the force on an atom that counts as extrapolation."""
+    """Spread of the committee's forces on an atom that counts as extrapolation."""
     observe: Annotated[Observed | None, Group.OUTPUT] = None
-    """Record within the run, into files of these names: averages, rdf, msd, vacf, temperatures;
-    msd:100 takes a sample every 100 steps."""
+    """Quantities to record during the run, each into a file of its name: averages, rdf, msd, vacf,
+    temperatures; msd:100 takes a sample every 100 steps."""
     maximum_temperature_K: Annotated[Limit | None, Group.SAFETY] = None
-    """The run stops beyond it; without it, 10,000 K or twenty times temperature_K."""
+    """Stop the run above this temperature; by default 10,000 K or twenty times temperature_K."""
     variables: Annotated[Variables | None, Group.BIASES] = None
     """Collective variables by name, each with its kind and atoms; see docs/biases.md. Their values
     go to COLVAR, in PLUMED's layout and units."""
     biases: Annotated[Biases | None, Group.BIASES] = None
-    """What acts on the variables, a list: harmonic, moving, walls, linear or metadynamics."""
+    """A list of biases on the variables: harmonic, moving, walls, linear or metadynamics."""
     colvar_interval: Annotated[Count | None, Group.BIASES] = None
-    """Steps between rows of COLVAR; without it, as between rows of the log."""
+    """Steps between rows of COLVAR; by default those between rows of the log."""
 
     @model_validator(mode="before")
     @classmethod
@@ -386,11 +386,11 @@ class MDConfig(CommitteeConfig, RunConfig):
         if self.variables is not None or self.biases is not None:
             check_definitions(self.variables, self.biases)
         if self.colvar_interval is not None and self.variables is None:
-            raise ValueError("colvar_interval is that of variables; give some, or leave it out")
+            raise ValueError("colvar_interval needs variables; define some, or leave it out")
         changing = [bias.kind for bias in self.biases or () if bias.kind in _CHANGING]
         if changing and self.exchange is not None:
             raise ValueError(
-                f"exchange is between replicas that know the same energy, and {changing[0]} "
+                f"exchange needs replicas with the same energy function, and {changing[0]} "
                 "changes it; leave one of them out"
             )
         return self
@@ -546,7 +546,7 @@ class MDConfig(CommitteeConfig, RunConfig):
 
     @property
     def system_count(self) -> int:
-        """Systems that run side by side, over all ranks."""
+        """Number of systems in the run, over all ranks."""
         return self.replicas or 1
 
     @property
@@ -670,20 +670,20 @@ on_registration(_add_ensembles)
 
 
 class Descent(BaseModel):
-    """What a minimum is, and the way there."""
+    """Criteria of a minimum, and steps of its search."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     coupling: Coupling | None = None
     """Vary the cell too: isotropic, semiisotropic, semiisotropic-fixed-z, axes, full, or x,y,z."""
     pressure_bar: Pressure | None = None
-    """On a cell that varies (default 0)."""
+    """Pressure on a cell that varies (default 0)."""
     force_tolerance_eV_per_A: Limit = 0.05
-    """Largest force on an atom of a minimum."""
+    """Largest force on an atom at a minimum."""
     stress_tolerance_bar: Annotated[Limit, Group.MINIMUM] = 100.0
-    """Largest difference from the pressure at a minimum of the cell."""
+    """Largest difference between stress and pressure at a minimum of the cell."""
     largest_step_A: Annotated[AtomicStep, Group.MINIMUM] = 0.2
-    """Of an atom."""
+    """Largest displacement of an atom in one step."""
 
     @model_validator(mode="after")
     def _pressure_moves_a_cell(self) -> Self:
@@ -701,7 +701,7 @@ class MinimizeConfig(RunConfig, Descent):
     renamed: ClassVar = {"couple": "coupling"}
 
     steps: NumberOfSteps | None = None
-    """Most steps taken (default 500)."""
+    """Maximum number of steps (default 500)."""
 
     @model_validator(mode="after")
     def _one_structure(self) -> Self:
@@ -721,13 +721,13 @@ class BenchConfig(Configuration):
     arguments = ("potential", "structure")
 
     structure: str | None = None
-    """Structure file; without it, the start that comes with a potential that is named."""
+    """Structure file; by default the structure that comes with a shipped potential."""
     atoms: Annotated[Count | None, Group.STRUCTURE] = None
-    """Of a box of water made on the spot (default 192 on a CPU, 648 on CUDA)."""
+    """Atoms of a box of water to make and time (default 192 on a CPU, 648 on CUDA)."""
     timestep_fs: Annotated[Timestep, Group.SPEED] = 0.5
-    """Time step of the steps that are timed, at 300 K."""
+    """Time step of the timed steps, at 300 K."""
     seconds: Annotated[Seconds, Group.SPEED] = 20.0
-    """Time for the steps that are timed; compilation comes on top."""
+    """Time for the timed steps; compilation takes additional time."""
     picture: Annotated[str | None, Group.OUTPUT] = None
     """Bar chart to draw, a .png, .svg or .pdf file."""
     overwrite: Annotated[bool, Group.OUTPUT] = False
@@ -741,7 +741,7 @@ class BenchConfig(Configuration):
 
 
 class FramesConfig(Configuration):
-    """What is done to every frame of some files."""
+    """A calculation on every frame of some files."""
 
     arguments = ("structures",)
 
@@ -750,18 +750,18 @@ class FramesConfig(Configuration):
     out: str
     """Extended XYZ file to write."""
     devices: Devices | None = None
-    """Devices that share the frames: all, or several such as cuda:0,cuda:1; without it, the one of
-    --device. Ranks that torchrun starts share them too."""
+    """Devices that share the frames: all, or several such as cuda:0,cuda:1; by default that of
+    --device. Ranks of torchrun share the frames too."""
     resume: Annotated[bool, Group.OUTPUT] = False
-    """Go on after the last complete frame in --out with the same input and options, to the same
-    bytes; start if there is no such file."""
+    """Continue after the last complete frame in --out, with the same input and options; start if
+    there is no such file. The result is byte for byte that of an uninterrupted command."""
     overwrite: Annotated[bool, Group.OUTPUT] = False
-    """Replace the file if it exists, once the first results are there."""
+    """Replace the file if it exists, once the first results are ready."""
     wait_s: Annotated[Wait, Group.STRUCTURE] = 0.0
-    """Seconds to wait for more frames at the end of a file that still grows."""
+    """Seconds to wait for more frames at the end of a file that is still being written."""
     workers: Annotated[Workers | None, Group.SPEED] = None
-    """Processes beside this one that parse and format frames, once there are many; without it, up
-    to six for each GPU as there are cores, and none for CPUs."""
+    """Extra processes that parse and format frames if there are many; by default up to six for
+    each GPU, depending on the number of cores, and none for CPUs."""
     check: Annotated[bool, Group.SAFETY] = True
     """Compare a fast evaluator with the reference on the first frame."""
 
@@ -779,15 +779,15 @@ class FramesConfig(Configuration):
 
 
 class EvalConfig(CommitteeConfig, FramesConfig):
-    """Energies, forces and stress of frames as they are; of a committee, their means."""
+    """Energies, forces and stress of frames; for a committee, their means."""
 
     structures: Annotated[Files, Field(examples=["frames.extxyz"])]
-    """Structure files, every frame of which is evaluated;
+    """Structure files, all frames of which are evaluated;
     - is extended XYZ from standard input."""
     out: str = "results.extxyz"
     """Extended XYZ file to write."""
     sigma: Annotated[bool, Group.OUTPUT] = False
-    """Write the uncertainty of energies by the last layer of a potential that knows its domain."""
+    """Write the last-layer uncertainty of energies; the potential must have a measured domain."""
 
 
 class RelaxConfig(FramesConfig, Descent):
@@ -796,9 +796,9 @@ class RelaxConfig(FramesConfig, Descent):
     renamed: ClassVar = {"couple": "coupling"}
 
     structures: Annotated[Files, Field(examples=["frames.extxyz"])]
-    """Structure files, every frame of which is moved to a minimum;
+    """Structure files, all frames of which are relaxed;
     - is extended XYZ from standard input."""
     out: str = "relaxed.extxyz"
     """Extended XYZ file to write."""
     steps: NumberOfSteps = DEFAULT_STEPS
-    """Most steps that a structure takes."""
+    """Maximum number of steps for each structure."""

@@ -526,7 +526,7 @@ def option_help(name: str) -> str:
     defaults = [f"{shown} in {join_words(which, 'and')}" for shown, which in words.items()]
     text = ", ".join(words if len(words) == 1 else defaults)
     help_text = next(iter(own.values())).help
-    return f"Of {join_words(list(own), 'and')}: {help_text} (default {text})."
+    return f"For {join_words(list(own), 'and')}: {help_text} (default {text})."
 
 
 def replicas_text(count: int) -> str:

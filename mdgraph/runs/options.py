@@ -22,7 +22,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file tha
 
 
 def completion(words: Callable[[], Collection[str]]) -> Callable[[str], list[str]]:
-    """What a shell is told that completes a value: the words that begin as it does."""
+    """A shell completion: returns the words that begin with an incomplete value."""
 
     def complete(incomplete: str) -> list[str]:
         return [word for word in words() if word.startswith(incomplete)]
@@ -44,7 +44,7 @@ AddedTerms = Annotated[
     typer.Option("--add", metavar="TERM", help="A term to add, such as d3bj:pbe; repeatable."),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Add a dispersion to any potential, whatever it states.")
+    bool, typer.Option("--force", help="Add dispersion even if the potential has it already.")
 ]
 """Of commands that take a potential and terms but no configuration."""
 
@@ -61,7 +61,7 @@ SETTINGS: Final[dict[str, Any]] = {
 
 
 class GroupedCommands(TyperGroup):
-    """Commands whose help shows them by what they are for, each with a whole sentence."""
+    """Commands whose help shows them by purpose, each with a whole sentence."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes a section for each `rich_help_panel`, in the order of the commands."""

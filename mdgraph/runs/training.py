@@ -223,19 +223,21 @@ def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The training.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the potential.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Length, instead of the file's.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Key of all random numbers.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Number of steps, instead of the file's.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all random numbers.")] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="Several, such as 1,2,3: a training in a folder for each.")
+        str | None, typer.Option(help="Train once for each of several seeds, such as 1,2,3.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the checkpoint, to the same weights.")
+        bool, typer.Option("--resume", help="Continue from the checkpoint, to the same weights.")
     ] = False,
 ) -> None:
-    """Train a potential on a data set; writes its folder, with an error table.
+    """Train a potential on a data set, and write it with a table of its errors.
 
-    `mdgraph train init FRAMES...` looks at labelled frames and writes such a CONFIG.yaml, with data
-    set and split. A file of the name init is given as ./init.
+    `mdgraph train init FRAMES...` writes CONFIG.yaml, data set and split from labelled frames. (For
+    a file named init, give ./init.)
     """
     if config.suffix.lower() in _OF_FRAMES:
         raise InputError(
@@ -269,22 +271,22 @@ def init(
     files: Annotated[list[Path], typer.Argument(metavar="FRAMES...", help="Labelled frames.")],
     kind: Annotated[
         Literal["molecule", "liquid", "crystal", "mixed"] | None,
-        typer.Option(help="Recipe to take; without it, the one that bonds suggest."),
+        typer.Option(help="Recipe to use; by default chosen by the bonds in the frames."),
     ] = None,
     prior: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Potential to build on: fine-tuned for crystals, else the baseline.",
+            help="Potential to build on: crystals fine-tune it, others use it as a baseline.",
         ),
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="Training to write; data set and split lie beside it.")
+        Path, typer.Option(help="File to write; data set and split go to the same folder.")
     ] = Path(TRAIN_FILE),
     validation: Annotated[
-        float, typer.Option(min=0.0, help="To hold out: a share below 1, else number of frames.")
+        float, typer.Option(min=0.0, help="Frames to hold out: a share below 1, or a number.")
     ] = 0.1,
-    seed: Annotated[int, typer.Option(help="Key of the choice of held-out frames.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of held-out frames.")] = 0,
     overwrite: Overwrite = False,
     **options: Any,
 ) -> None:
@@ -396,13 +398,13 @@ def distil(
     out: Annotated[Path | None, typer.Option(help="Folder of the potential.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the first step that is not done.")
+        bool, typer.Option("--resume", help="Continue with the first unfinished step.")
     ] = False,
 ) -> None:
-    """Train a small potential to do what a sum of potentials, or a large one, does.
+    """Train a small potential (the student) to reproduce a large one, or a sum of potentials.
 
-    Frames come from dynamics and moved atoms, labels from the teachers of the file; then the
-    student runs, its frames are labelled, and it is trained again.
+    Frames come from dynamics and displaced atoms, labels from the teachers named in the file. Then
+    the student runs dynamics, its frames are labelled, and it is trained again.
     """
     from mdgraph.distil.config import DistilConfig  # which imports torch
     from mdgraph.distil.pipeline import distil as run

@@ -58,14 +58,16 @@ def validate(
         Path | None,
         typer.Argument(
             metavar="DATA",
-            help="Labelled frames, best held-out ones; without it, the potential's own start.",
+            help="Labelled frames, preferably held out of training; by default the structure that "
+            "comes with the potential.",
             show_default=False,
         ),
     ] = None,
     split: Annotated[
         Path | None,
         typer.Option(
-            help="A split of DATA, a data set: its test frames alone, or those of validation."
+            help="A split of DATA, which is a data set: use only its test (or else validation) "
+            "frames."
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer points and frames.")] = False,
@@ -75,20 +77,21 @@ def validate(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     judge: Annotated[
         Literal["gfn2", "none"],
-        typer.Option(help="What energies of molecules are held against: GFN2-xTB by tblite."),
+        typer.Option(help="Reference for energies of molecules: GFN2-xTB by tblite, or none."),
     ] = "gfn2",
     labels: Annotated[
         Path | None,
         typer.Option(
-            help="Structures labelled at the level of the potential, which judge before GFN2-xTB "
-            f"does, in eV and A; without it, {LABELS_FILE} beside the potential.",
+            help="Structures labelled at the potential's level of theory (eV, A), preferred to "
+            f"GFN2-xTB as a reference; by default {LABELS_FILE} in the potential's folder.",
         ),
     ] = None,
     wanted: Annotated[
         Path | None,
         typer.Option(
             "--write-structures",
-            help="File (.extxyz) for structures whose labels would decide what is look or wrong.",
+            help="File (.extxyz) to write structures to whose labels would settle findings "
+            "reported as look or wrong.",
         ),
     ] = None,
     temperature: Annotated[
@@ -96,14 +99,16 @@ def validate(
         typer.Option(
             "--temperature-K",
             min=1.0,
-            help="Of the data; without it, the highest in names of groups and files, or 300.",
+            help="Temperature of the data; by default the highest in the names of groups and "
+            "files, or 300.",
         ),
     ] = None,
     interval: Annotated[
         float | None,
         typer.Option(
             "--frame-interval-fs",
-            help="Between frames of DATA, if they are a trajectory that liquids are held against.",
+            help="Time between frames of DATA, if they are a trajectory of a liquid to compare "
+            "with.",
         ),
     ] = None,
     picoseconds: Annotated[
@@ -112,10 +117,10 @@ def validate(
             "--dynamics-ps",
             min=SHORTEST_RUN,
             max=1e6,
-            help="Of each run of dynamics, however long it takes; without it, ten at most.",
+            help="Length of each run of dynamics; by default at most 10 ps, as time permits.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of displacements and velocities.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of displacements and velocities.")] = 0,
     overwrite: Overwrite = False,
     **options: Any,
 ) -> None:

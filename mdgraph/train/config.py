@@ -31,8 +31,8 @@ Scheduled = tuple[Annotated[float, Field(ge=0, le=1e9)], Annotated[float, Field(
 class Part(FrozenConfig):
     """Part of the options of a training.
 
-    A field that was renamed has its first name as `serialization_alias`: hashes of trainings are
-    taken by those, so that they stay what they were.
+    A renamed field keeps its first name as `serialization_alias`, by which hashes of trainings are
+    computed, so that these do not change.
     """
 
     @model_validator(mode="before")
@@ -70,7 +70,7 @@ class TermConfig(Weighted):
     kind: Literal["mse", "mae", "huber", "norm"] = "mse"
     """mse, mae or huber of components; norm takes the length of an atom's force error."""
     delta: Positive = 1.0
-    """Of huber: where the square becomes a line."""
+    """For huber: the error at which the square becomes a line."""
 
 
 class ForcesConfig(TermConfig):
@@ -82,18 +82,19 @@ class ForcesConfig(TermConfig):
 class PerturbationConfig(Weighted):
     """Penalty on energies of randomly perturbed frames outside a corridor; see `train/losses.py`.
 
-    A frame counts as a whole, with the weight of its energy, so not at all without an energy.
+    A frame counts as a whole, with the weight of its energy; a frame without an energy does not.
     """
 
     renamed: ClassVar = {"largest": "max_displacement", "depth": "well_depth"}
 
     weight: Scheduled = (0.0, 0.0)
-    """Of an eV a frame, divided by the scale of the forces."""
+    """Weight of an error of 1 eV of a frame, divided by the scale of the forces."""
     max_displacement: Annotated[Positive, Field(serialization_alias="largest")] = 1.0
-    """A, of an atom. Pairs that come from beyond the cutoff are left out, so it should be a small
-    part of the cutoff."""
+    """Largest displacement of an atom, A. It should be a small part of the cutoff, since pairs that
+    enter from beyond the cutoff are left out."""
     well_depth: Annotated[Positive, Field(serialization_alias="depth")] = 4.0
-    """eV, of the Morse curves between which energies should rise: about what a bond costs."""
+    """Depth (eV) of the two Morse curves between which energies should rise: about that of a
+    bond."""
 
 
 class LossConfig(Part):
@@ -108,12 +109,12 @@ class LossConfig(Part):
     stress: TermConfig = TermConfig(weight=(0.0, 0.0))
     """Stresses of periodic frames, eV/A^3."""
     dipole: TermConfig = TermConfig(weight=(0.0, 0.0))
-    """Of neutral frames without a cell, by the charges of a TensorNet2."""
+    """Dipoles of neutral frames without a cell, from the charges of a TensorNet2, e A."""
     perturbation: Annotated[PerturbationConfig, Field(serialization_alias="displaced")] = (
         PerturbationConfig()
     )
     elements: dict[str, NotNegative] = Field({})
-    """Weight of the forces on atoms of an element, where it is not 1."""
+    """Weight of the forces on atoms of an element, if it is not 1."""
 
     @model_validator(mode="after")
     def _has_a_weight(self) -> Self:
@@ -148,13 +149,13 @@ class NetworkConfig(Part):
     architecture: Literal["tensornet", "tensornet2"] = "tensornet"
     """tensornet2 also predicts charges, and needs charge_channels."""
     channels: Width = 64
-    """Width of the features of an atom; the time of a step grows with it."""
+    """Feature channels of an atom; the time of a step grows with their number."""
     layers: Layers = 2
     """Interaction layers; each lets an atom see one cutoff farther."""
     cutoff: Range = 5.0
-    """A, within which atoms are neighbors."""
+    """Distance within which atoms are neighbors, A."""
     cutoff_lower: NotNegative = 0.0
-    """A, at which the range of distances begins for radial functions."""
+    """Distance at which the radial functions begin, A."""
     radial_basis: RadialBasisConfig = RadialBasisConfig()
     """Functions of the distance: their kind and number."""
     activation: ActivationName = "silu"
@@ -168,11 +169,11 @@ class NetworkConfig(Part):
     charge_factor: bool = False
     """Whether the total charge of a frame enters its energy."""
     charge_channels: Annotated[int, Field(ge=0, le=4096)] = 0
-    """Charges of an atom that each layer of a tensornet2 predicts."""
+    """Charges per atom that each layer of a tensornet2 predicts."""
     coulomb: CoulombConfig | None = None
-    """Coulomb energy of these charges, such as {cutoff: 10} in A; without it, none."""
+    """Coulomb energy of these charges, such as {cutoff: 10} in A; by default none."""
     readout: ReadoutConfig = ReadoutConfig(hidden=(32,))
-    """From the features of an atom to its energy: widths of the hidden layers."""
+    """Network from the features of an atom to its energy: widths of the hidden layers."""
     repulsion: tuple[RepulsionConfig, ...] = ()
     """Screened repulsion of nuclei, such as [{kind: matgl, cutoff: 5}], or [{kind: contact,
     cutoff: 2}] between atoms nearer than bonds (0.7 of the sum of their covalent radii)."""
@@ -197,36 +198,36 @@ class TrainConfig(Part):
     data: Annotated[str, Field(examples=["frames.h5"])]
     """Data set, written by `mdgraph data convert`."""
     split: str | None = None
-    """Its split; without it, a tenth of the frames is held out at random."""
+    """Split of the data set; by default a tenth of the frames is held out at random."""
     out: Annotated[str, Field(examples=["my-potential"])]
     """Folder of the potential, which must be new or empty."""
     name: str = ""
-    """Of the potential; without it, that of the folder."""
+    """Name of the potential; by default that of the folder."""
     level_of_theory: str = ""
-    """Without it, what the data set says."""
+    """Level of theory to record; by default that of the data set."""
     licence: str = ""
-    """Without it, that of the data."""
+    """Licence to record; by default that of the data."""
 
     baseline: Annotated[tuple[str, ...], Field(max_length=8), Names] = ()
-    """Potentials whose energies, forces and stresses are taken off the labels: the network learns
-    what is left, and the sum is what is written. Anything that `mdgraph inspect` reads, and
-    terms such as `d3bj:pbe` or `zbl@1.5`."""
+    """Potentials whose energies, forces and stresses are subtracted from the labels: the network
+    learns the rest, and the sum is written. Any potential that `mdgraph inspect` reads, or a term
+    such as `d3bj:pbe` or `zbl@1.5`."""
     potential: NetworkConfig = NetworkConfig()
     """The network, unless start_from names one."""
     start_from: str | None = None
-    """Potential to fine-tune, anything that `mdgraph inspect` reads."""
+    """Potential to fine-tune: any that `mdgraph inspect` reads."""
     elements: Literal["all", "data"] = "all"
-    """Elements that the potential of start_from keeps: all, or those of the data alone, so that
-    the new potential refuses what it was not trained on."""
+    """Elements that the potential of start_from keeps: all, or only those of the data, so that
+    the new potential refuses elements it was not trained on."""
     initialization: Literal["torch", "normalized"] = "torch"
-    """Of new weights: normalized gives those of linear layers the variance 1 / inputs, which keeps
-    the variance of their input, and biases 0; torch takes a third of it, for biases too."""
+    """Initial weights. normalized: variance 1 / inputs for linear layers, which keeps the variance
+    of their input, and biases 0. torch: a third of this variance, for biases too."""
     freeze: tuple[str, ...] = ()
     """Prefixes of names of weights that are not trained, such as embedding or layers.0."""
     references: Literal["auto", "least-squares", "isolated-atoms", "none"] | dict[str, float] = (
         "auto"
     )
-    """Energies of the elements; auto takes isolated atoms where the data hold all of them."""
+    """Energies of the elements; auto takes isolated atoms if the data have one of each element."""
     refit: bool = True
     """Fit the reference energies once more at the end, which removes the mean error."""
 
@@ -236,17 +237,17 @@ class TrainConfig(Part):
     batch_atoms: Count | None = None
     """Atoms in a step, instead of batch: batches of small frames are then larger."""
     batch_edges: Count | None = None
-    """Edges in a step, instead of batch or beside batch_atoms: batches of dense frames are then
-    smaller. An atom has an edge to each neighbor within the network's cutoff, padding included."""
+    """Edges in a step, instead of batch or together with batch_atoms: batches of dense frames are
+    then smaller. An atom has an edge to each neighbor within the cutoff; padding counts too."""
     shapes: Count = 8
-    """Most shapes that frames are padded to; each is a CUDA graph of its own."""
+    """Largest number of shapes that frames are padded to; each has a CUDA graph of its own."""
     steps: Annotated[Count | None, Field(examples=[20000])] = None
     """Length of the training."""
     epochs: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Length of the training, instead of steps."""
 
     optimizer: Literal["adamw", "adam", "nadam", "radam", "sgd", "muon"] = "adamw"
-    """What moves the weights."""
+    """Optimizer of the weights."""
     learning_rate: Rate = 1e-3
     """Largest learning rate, which is reached after the warmup."""
     final_learning_rate: Annotated[float, Field(ge=0, le=100)] = 1e-6
@@ -256,48 +257,49 @@ class TrainConfig(Part):
     warmup: Share = 0.01
     """Share of the training in which the rate rises."""
     plateau_patience: Count = 5
-    """Validations without a better one before the rate falls."""
+    """Validations without an improvement before the rate falls."""
     plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """Factor by which the rate falls then."""
+    """Factor by which the rate falls on a plateau."""
     betas: tuple[Share, Share] = (0.9, 0.999)
-    """Of adam and similar; the first is the momentum of sgd, and of muon, whose default is 0.99."""
+    """Betas of adam and its variants; the first is also the momentum of sgd, and of muon (whose
+    default is 0.99)."""
     muon_edges: bool = False
-    """Whether muon treats the layers that take functions of the distance as other matrices; bonds
-    of molecules may then break sooner (docs/errors.md)."""
+    """Whether muon also updates the layers that take functions of the distance; bonds of molecules
+    may then break sooner (docs/errors.md)."""
     weight_decay: Annotated[float, Field(ge=0, le=1e3)] = 0.0
-    """Share of the weights, times the learning rate, that a step takes off them."""
+    """Share of the weights, times the learning rate, that a step subtracts from them."""
     clip: Positive | None = 1.0
-    """Largest norm of the gradient; null for none. A step takes frames of one size, and where
-    nearly every step is clipped each has the same vote: weights of frames of unlike sizes then do
-    nothing, and only their numbers count."""
+    """Largest norm of the gradient; null for none. A step takes frames of one size. If nearly every
+    step is clipped, all steps count alike, so the weights of frames of different sizes have no
+    effect, only the numbers of these frames."""
     average: Share = 0.999
-    """Decay of the running mean of the weights; the mean is what is kept."""
+    """Decay of the running mean of the weights; the mean is what is written."""
     average_from: Share | None = None
-    """Share of the training from which on the mean gives all weights the same weight instead."""
+    """Share of the training after which the mean counts the weights of all steps equally."""
 
     validations: Count = 40
-    """How often the held-out frames are scored, evenly over the training."""
+    """Number of validations on the held-out frames, evenly over the training."""
     patience: Count | None = None
-    """Stop after so many validations without a better one."""
+    """Stop after this many validations without an improvement."""
     keep: Literal["best", "last"] = "best"
     """Which weights are kept: the best on validation, or the last."""
     checkpoint_interval: Count = 1000
     """Steps between checkpoints."""
     also_log: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Where the rows of log.csv go too."""
+    """Programs that also receive the rows of log.csv."""
     spike: Positive = 30.0
-    """A loss this many times the usual one is a spike; the training goes back to before it."""
+    """A loss this many times the usual one is a spike; the training returns to a state before."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """Key of all random numbers."""
+    """Seed of all random numbers."""
     precision: Literal["mixed", "tf32", "double"] = "mixed"
     """mixed computes the network in float32. tf32 is mixed, but in training steps cuBLAS rounds the
-    factors of matrix products to TF32; on CUDA alone."""
+    factors of matrix products to TF32; only on CUDA."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     eager: bool = False
     """On a GPU, run each step without capturing it as a CUDA graph."""
     resident: bool | None = None
-    """Whether frames stay on the device; without it, if they fit."""
+    """Whether frames stay on the device; by default if they fit."""
 
     @model_validator(mode="before")
     @classmethod
@@ -316,13 +318,13 @@ class TrainConfig(Part):
             if self.batch is not None and getattr(self, budget) is not None:
                 raise ValueError(f"batch and {budget} both give the size of a step; give one")
         if self.muon_edges and self.optimizer != "muon":
-            raise ValueError(f"muon_edges is of the optimizer muon, and {self.optimizer} is chosen")
+            raise ValueError(f"muon_edges belongs to the optimizer muon, not {self.optimizer}")
         for name, own in (("potential", "network"), ("initialization", "weights")):
             if self.start_from is not None and name in self.model_fields_set:
                 raise ValueError(f"start_from brings its own {own}; leave {name} out")
         if self.baseline and self.references == "isolated-atoms":
             raise ValueError(
-                "references of isolated atoms say nothing of what a baseline leaves; leave "
+                "energies of isolated atoms are no references for the rest after a baseline; leave "
                 "references out, or give least-squares"
             )
         if self.baseline and any(self.loss.dipole.weight):

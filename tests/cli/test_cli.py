@@ -208,8 +208,11 @@ def test_dashes_and_underscores_are_alike(
         ("convert a b --layout x", "--layout: 'x' is not one of 'auto', 'before-3.0', '3.0'; see"),
         ("export a b --precision x", "--precision: 'x' is not one of 'mixed', 'single', 'double'"),
         ("data split a b --method x", "--method: 'x' is not one of 'random', 'group', "),
-        ("data split a b --blocks 3", "--blocks is of the method blocks, and the method is"),
-        ("data split a b --method blocks --test-file x", "--test-file is of the method file, and"),
+        ("data split a b --blocks 3", "--blocks belongs to the method blocks, and the method is"),
+        (
+            "data split a b --method blocks --test-file x",
+            "--test-file belongs to the method file, and",
+        ),
         ("data check a --near -1", "--near: it should be greater than or equal to 0"),
         ("data convert a b --missing x", "--missing: 'x' is not one of 'refuse', 'drop', 'keep'"),
         ("train x.yaml --steps x", "see mdgraph train --help."),

@@ -124,7 +124,7 @@ def test_moves_linear_layers_but_the_last_and_where_asked_those_of_edges(
 
 
 def test_edges_are_of_muon_alone() -> None:
-    with pytest.raises(ValueError, match="muon_edges is of the optimizer muon, and adam is chosen"):
+    with pytest.raises(ValueError, match="muon_edges belongs to the optimizer muon, not adam"):
         TrainConfig(data="-", out="-", steps=1, optimizer="adam", muon_edges=True)
 
 

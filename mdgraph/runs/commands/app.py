@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 Layout = Annotated[
     Literal["auto", "before-3.0", "3.0"],
-    typer.Option(help="Side of release 3.0 of TorchMD-Net or MatGL that wrote the potential."),
+    typer.Option(help="Release of TorchMD-Net or MatGL that wrote it: before 3.0, or from 3.0 on."),
 ]
 
 
@@ -62,11 +62,11 @@ def convert(
     add: AddedTerms = None,
     force: Force = False,
     coulomb_cutoff: Annotated[
-        float | None, typer.Option("--coulomb-cutoff-A", help="Of a reaction field.")
+        float | None, typer.Option("--coulomb-cutoff-A", help="Cutoff of a reaction field to use.")
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write a potential in mdgraph's own format, with --add as a sum."""
+    """Write a potential in mdgraph's own format; with --add, as a sum with other terms."""
     from mdgraph.checkpoints import convert, load_domain
     from mdgraph.checkpoints.location import pinned
 
@@ -93,7 +93,7 @@ def inspect_potential(
     add: AddedTerms = None,
     force: Force = False,
 ) -> None:
-    """Say what a potential is, and what was assumed."""
+    """Describe a potential, and the settings that mdgraph assumes for it."""
     from mdgraph.checkpoints import describe, load, load_domain
     from mdgraph.checkpoints.location import pinned
     from mdgraph.models import with_terms
@@ -134,18 +134,18 @@ def example(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="Without it, all are listed.",
+            help="The example; without it, all are listed.",
             show_default=False,
             autocompletion=completion(lambda: EXAMPLES),
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the files (default: the name).", show_default=False),
+        typer.Option(help="Folder to write to (default: the name).", show_default=False),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write structures and files of options to try mdgraph with."""
+    """Write an example: structures and files of options."""
     if name is None:
         width = max(map(len, EXAMPLES)) + 2
         for known, content in EXAMPLES.items():
@@ -161,17 +161,17 @@ def example(
 
 
 def domain(
-    potential: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of the potential.")],
-    data: Annotated[Path, typer.Argument(metavar="DATA.h5", help="What it was trained on.")],
-    split: Annotated[Path, typer.Argument(metavar="SPLIT.json", help="Parts it was trained with.")],
+    potential: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the potential.")],
+    data: Annotated[Path, typer.Argument(metavar="DATA.h5", help="Its training data set.")],
+    split: Annotated[Path, typer.Argument(metavar="SPLIT.json", help="Its training split.")],
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     overwrite: Overwrite = False,
 ) -> None:
-    """Measure what a potential was trained on: for md to monitor, and for its uncertainty.
+    """Measure the training domain of a potential, which md monitors, and its uncertainty.
 
-    Trainings do so at their end; this is for a potential that comes without its domain, or with
-    that of other weights. Writes domain.safetensors into its folder, and into its metrics.json how
-    well sigma fits.
+    A training does this at its end. Use the command for a potential without a domain, or with a
+    domain of other weights. It writes domain.safetensors into the folder, and adds to metrics.json
+    how well sigma fits the errors.
     """
     from mdgraph.checkpoints import load, load_domain, save_domain
     from mdgraph.checkpoints.native import DOMAIN_FILE
@@ -229,21 +229,21 @@ def export(
         bool, typer.Option("--torchforce", help="TorchScript for OpenMM-Torch's TorchForce.")
     ] = False,
     structure: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The atoms; their order is that of OpenMM.")
+        Path | None, typer.Option(metavar="FILE", help="The atoms, in the order of OpenMM.")
     ] = None,
     forces: Annotated[
-        bool, typer.Option("--forces", help="Give forces too, for setOutputsForces(True).")
+        bool, typer.Option("--forces", help="Return forces too, for setOutputsForces(True).")
     ] = False,
     charge: Annotated[float | None, typer.Option(help="Total charge, e.")] = None,
     add: AddedTerms = None,
     force: Force = False,
     coulomb_cutoff: Annotated[
-        float | None, typer.Option("--coulomb-cutoff-A", help="Of the reaction field.")
+        float | None, typer.Option("--coulomb-cutoff-A", help="Cutoff of a reaction field to use.")
     ] = None,
     precision: Annotated[
-        Literal["mixed", "single", "double"], typer.Option(help="Of the network.")
+        Literal["mixed", "single", "double"], typer.Option(help="Precision of the network.")
     ] = "mixed",
-    device: Annotated[str, typer.Option(help="Where it will run; a GPU for CUDA.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device it will run on: cpu, or cuda.")] = "cpu",
     overwrite: Overwrite = False,
 ) -> None:
     """Write a potential for another program."""
@@ -409,7 +409,7 @@ def evaluate(config: ConfigFile = None, **options: Any) -> None:
 
 @options_of(RelaxConfig)
 def relax(config: ConfigFile = None, **options: Any) -> None:
-    """Move many structures at once to minima of the energy, and write these."""
+    """Relax many structures at once to minima of the energy."""
     import_torch()
     from mdgraph.runs.config_files import read_configuration
     from mdgraph.runs.evaluation import relax_frames
@@ -429,14 +429,14 @@ def _resumed_text(frames: int) -> str:
 @options_of(BenchConfig)
 def bench(
     verify: Annotated[
-        bool, typer.Option("--verify", help="Errors of every precision instead of times.")
+        bool, typer.Option("--verify", help="Print errors of every precision instead of times.")
     ] = False,
     machine_readable: Annotated[
         bool, typer.Option("--json", help="Print JSON, with versions and hardware.")
     ] = False,
     **options: Any,
 ) -> None:
-    """Time a potential, the shipped water by default, or with --verify hold it against float64."""
+    """Time a potential (by default the shipped water); --verify compares it with float64."""
     import_torch()
     from mdgraph.runs.config_files import read_configuration
 
@@ -454,7 +454,7 @@ def bench(
 app = typer.Typer(
     name="mdgraph",
     cls=GroupedCommands,
-    help="Molecular dynamics with TensorNet potentials. COMMAND -h shows what a command takes; "
+    help="Molecular dynamics with TensorNet potentials. COMMAND -h shows the options of a command; "
     "begin with mdgraph md.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -31,7 +31,7 @@ def _label_option(text: str) -> Any:
 
 DataFile = Annotated[Path, typer.Argument(metavar="DATA.h5", help="Data set of mdgraph.")]
 Part = Annotated[float, typer.Option(min=0.0, help="Share below 1, else number of frames.")]
-Key = Annotated[str | None, _label_option("Its name in the file, or none.")]
+Key = Annotated[str | None, _label_option("Name of this label in the file; none leaves it out.")]
 
 
 def _import_options(
@@ -42,26 +42,26 @@ def _import_options(
     charge_key: Key = None,
     group_key: Key = None,
     weight_key: Key = None,
-    energy_unit: Annotated[str, _label_option("What energies are given in.")] = "eV",
-    length_unit: Annotated[str, _label_option("What positions are given in.")] = "A",
+    energy_unit: Annotated[str, _label_option("Unit of energies in the file.")] = "eV",
+    length_unit: Annotated[str, _label_option("Unit of positions in the file.")] = "A",
     force_unit: Annotated[
         str | None,
-        _label_option("What forces are given in, such as hartree/bohr."),
+        _label_option("Unit of forces in the file, such as hartree/bohr."),
     ] = None,
     stress_unit: Annotated[
         str | None,
-        _label_option("What stresses are given in: GPa, kbar, eV/A^3."),
+        _label_option("Unit of stresses in the file: GPa, kbar or eV/A^3."),
     ] = None,
     dipole_unit: Annotated[
         str | None,
-        _label_option("What dipoles are given in: debye, e*A, e*bohr."),
+        _label_option("Unit of dipoles in the file: debye, e*A or e*bohr."),
     ] = None,
     missing: Annotated[
         Literal["refuse", "drop", "keep"],
-        _label_option("What to do with frames that lack a label others have."),
+        _label_option("What to do with frames that lack a label which others have."),
     ] = "refuse",
-    level_of_theory: Annotated[str, _label_option("To be written down.")] = "",
-    licence: Annotated[str, _label_option("Of the data, to be written down.")] = "",
+    level_of_theory: Annotated[str, _label_option("Level of theory to record.")] = "",
+    licence: Annotated[str, _label_option("Licence of the data to record.")] = "",
 ) -> None:
     """The options by which labelled frames are imported, as a signature."""
 
@@ -148,7 +148,7 @@ def inspect(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Say what a data set holds: counts, elements, energies, forces, sources."""
+    """Summarise a data set: counts, elements, energies, forces, sources."""
     from mdgraph.data import open_dataset
     from mdgraph.data.dataset import summarize
 
@@ -191,7 +191,8 @@ def split(
     method: Annotated[
         Literal["random", "group", "together", "blocks", "file", "folds"],
         typer.Option(
-            help="At random, by group, what belongs together, contiguous blocks, by file, k folds."
+            help="Frames at random, whole groups, whole trajectories (together), contiguous "
+            "blocks, whole files, or k folds."
         ),
     ] = "random",
     validation: Annotated[
@@ -200,17 +201,19 @@ def split(
     test: Annotated[
         float, typer.Option(min=0.0, help="Share below 1, else number of frames.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(help="Key of random choices.")] = 0,
-    blocks: Annotated[int, typer.Option(min=1, help="Of method blocks.")] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of random choices.")] = 0,
+    blocks: Annotated[int, typer.Option(min=1, help="Number of blocks, for method blocks.")] = 4,
     shuffled: Annotated[
-        bool, typer.Option("--shuffled", help="Of method blocks: find the order in time first.")
+        bool, typer.Option("--shuffled", help="For method blocks: find the order in time first.")
     ] = False,
-    folds: Annotated[int, typer.Option(min=2, help="Of method folds; writes SPLIT-1.json ...")] = 5,
+    folds: Annotated[
+        int, typer.Option(min=2, help="Number of folds, for method folds: SPLIT-1.json and so on.")
+    ] = 5,
     validation_file: Annotated[
-        list[str] | None, typer.Option(help="Of method file: the name of an imported file.")
+        list[str] | None, typer.Option(help="For method file: an imported file to validate on.")
     ] = None,
     test_file: Annotated[
-        list[str] | None, typer.Option(help="Of method file: the name of an imported file.")
+        list[str] | None, typer.Option(help="For method file: an imported file to test on.")
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -221,7 +224,7 @@ def split(
         source = context.get_parameter_source(option)
         if owner != method and source is not None and source.name == "COMMANDLINE":
             raise InputError(
-                f"--{option.replace('_', '-')} is of the method {owner}, and the method is "
+                f"--{option.replace('_', '-')} belongs to the method {owner}, and the method is "
                 f"{method}; leave it out, or give --method {owner}."
             )
     if method in ("blocks", "together") and test:
@@ -260,10 +263,10 @@ def split(
 def check(
     file: DataFile,
     split: Annotated[
-        Path | None, typer.Option(help="Look for frames that are alike across its parts.")
+        Path | None, typer.Option(help="Look for similar frames in different parts of this split.")
     ] = None,
     near: Annotated[
-        float, typer.Option(min=0.0, help="A; frames nearer than this are the same.")
+        float, typer.Option(min=0.0, help="Distance (A) below which frames count as the same.")
     ] = 0.01,
 ) -> None:
     """Look for duplicates and leakage, outliers, net forces, wrong units; status 1 if any."""

@@ -40,9 +40,9 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Go on with the run in --out, to the same bits. For new conditions begin another run "
-        "from its end, 'mdgraph md --from RUN --temperature-K 350 --out NEW', or from a frame of "
-        "it, 'mdgraph md RUN/trajectory.h5md@-1'.",
+        help="Continue the run in --out, bit for bit as if it had not stopped. For new conditions "
+        "begin another run from its end, 'mdgraph md --from RUN --temperature-K 350 --out NEW', or "
+        "from one of its frames, 'mdgraph md RUN/trajectory.h5md@-1'.",
     ),
 ]
 From = Annotated[
@@ -50,8 +50,8 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="RUN",
-        help="Begin where the finished run in this folder ended, with its options; those given "
-        "here replace them.",
+        help="Begin where the finished run in this folder ended, with its options; options given "
+        "here override them.",
         show_default=False,
         rich_help_panel=Group.STRUCTURE,
     ),
@@ -61,8 +61,8 @@ UntilPs = Annotated[
     typer.Option(
         "--until-ps",
         min=0.0,
-        help="With --resume: length of the whole run, what is done included, so that the command "
-        "can be repeated.",
+        help="With --resume: length of the whole run from its start, so repeating the command does "
+        "nothing more.",
         show_default=False,
         rich_help_panel=Group.ENSEMBLE,
     ),
@@ -72,7 +72,7 @@ ExtendPs = Annotated[
     typer.Option(
         "--extend-ps",
         min=0.0,
-        help="With --resume: length to add to a run that is finished.",
+        help="With --resume: length to add to a finished run.",
         show_default=False,
         rich_help_panel=Group.ENSEMBLE,
     ),
@@ -81,7 +81,7 @@ ResumeOrStart = Annotated[
     bool,
     typer.Option(
         "--resume-or-start",
-        help="Go on with the run in --out, which must have begun with the same options; start it "
+        help="Continue the run in --out, which must have begun with the same options, or start it "
         "if there is none yet.",
         rich_help_panel=Group.OUTPUT,
     ),
@@ -91,7 +91,7 @@ RankDevices = Annotated[
     typer.Option(
         "--devices",
         help="Start a process for each of these devices, which share the replicas or the domains "
-        "of the run: all, which is every GPU, or several such as cuda:0,cuda:1 or cpu,cpu.",
+        "of the run: all (every GPU), or a list such as cuda:0,cuda:1 or cpu,cpu.",
         show_default=False,
         rich_help_panel=Group.SPEED,
     ),
@@ -447,15 +447,15 @@ def protocol(
         str | None,
         typer.Argument(
             metavar="STRUCTURE",
-            help="Structure file; without it, the start that comes with the potential.",
+            help="Structure file; by default the structure that comes with the potential.",
             show_default=False,
         ),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", help="Folder of the stages; one begun is gone on with.")
+        Path, typer.Option("--out", help="Folder of the stages; begun stages are continued.")
     ] = Path("mdgraph-protocol"),
 ) -> None:
-    """Run stages one after the other; the same command goes on where it stopped."""
+    """Run stages one after the other; repeat the command to continue where it stopped."""
     from mdgraph.runs.protocol import read_protocol, run_protocol
 
     try:

@@ -12,7 +12,7 @@ FrameInterval = Annotated[
     float | None,
     typer.Option(
         "--frame-interval-fs",
-        help="Time between frames of a .traj of ASE, which has no times.",
+        help="Time between frames of ASE's .traj files, which contain no times.",
         show_default=False,
     ),
 ]
@@ -30,21 +30,21 @@ def trajectory(
     first: Annotated[
         int, typer.Option(help="First frame, from 0 on; negative numbers count from the end.")
     ] = 0,
-    last: Annotated[int, typer.Option(help="Last frame, which is written too.")] = -1,
-    stride: Annotated[int, typer.Option(min=1, help="Write every so many frames.")] = 1,
+    last: Annotated[int, typer.Option(help="Last frame to write.")] = -1,
+    stride: Annotated[int, typer.Option(min=1, help="Write every STRIDE-th frame.")] = 1,
     select: Annotated[
         str | None,
         typer.Option(
-            help="Atoms to write, in the first frame: 'element O', 'resname LIG', 0-5.",
+            help="Atoms to write, selected in the first frame: 'element O', 'resname LIG', 0-5.",
             show_default=False,
         ),
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="Put molecules together that the cell's faces cut.")
+        bool, typer.Option("--whole", help="Join molecules that are cut by faces of the cell.")
     ] = False,
     wrap: Annotated[
         bool,
-        typer.Option("--wrap", help="Put atoms into the cell; with --whole, molecules by centre."),
+        typer.Option("--wrap", help="Move atoms into the cell; with --whole, whole molecules."),
     ] = False,
     frame_interval: FrameInterval = None,
     overwrite: Overwrite = False,
@@ -99,28 +99,28 @@ def analyse(
     only: Annotated[
         str | None,
         typer.Option(
-            help="Some of energies, density, rdf, msd, vacf, spectrum, bonds, angles, rmsd, as in "
-            "rdf,msd; without it, all that the frames permit.",
+            help="Any of energies, density, rdf, msd, vacf, spectrum, bonds, angles and rmsd, such "
+            "as rdf,msd; by default all that the frames permit.",
             show_default=False,
         ),
     ] = None,
     select: Annotated[
         str | None,
         typer.Option(
-            help="Atoms to analyse, in the first frame: 'element O', 'resname LIG', 0-5.",
+            help="Atoms to analyse, selected in the first frame: 'element O', 'resname LIG', 0-5.",
             show_default=False,
         ),
     ] = None,
     first: Annotated[
         int, typer.Option(help="First frame, from 0 on; negative numbers count from the end.")
     ] = 0,
-    last: Annotated[int, typer.Option(help="Last frame, which is analysed too.")] = -1,
-    stride: Annotated[int, typer.Option(min=1, help="Analyse every so many frames.")] = 1,
+    last: Annotated[int, typer.Option(help="Last frame to analyse.")] = -1,
+    stride: Annotated[int, typer.Option(min=1, help="Analyse every STRIDE-th frame.")] = 1,
     rdf_range: Annotated[
         float | None,
         typer.Option(
             "--rdf-range-A",
-            help="Longest distance of rdf; without it, half of the cell, but at most 10 A.",
+            help="Longest distance of rdf; by default half of the cell, but at most 10 A.",
             show_default=False,
         ),
     ] = None,
@@ -130,7 +130,7 @@ def analyse(
             "--rdf-bins",
             min=1,
             max=100_000,
-            help="Number of bins of rdf; without it, bins are 0.05 A wide.",
+            help="Number of bins of rdf; by default bins are 0.05 A wide.",
             show_default=False,
         ),
     ] = None,
@@ -138,8 +138,8 @@ def analyse(
         int | None,
         typer.Option(
             min=2,
-            help="Lags of msd and vacf, in frames; without it, a tenth of the frames for msd, and "
-            "2 ps for vacf and spectrum.",
+            help="Longest lag of msd and vacf, in frames; by default a tenth of the frames for "
+            "msd, and 2 ps for vacf and spectrum.",
             show_default=False,
         ),
     ] = None,
@@ -221,7 +221,7 @@ def free_energy(
     along: Annotated[
         str | None,
         typer.Option(
-            help="One or two variables of COLVAR, as in phi or phi,psi; without it, those that "
+            help="One or two variables of COLVAR, such as phi or phi,psi; by default those that "
             "were biased.",
             show_default=False,
         ),
@@ -229,19 +229,19 @@ def free_energy(
     method: Annotated[
         Literal["auto", "mbar", "hills", "reweight", "histogram"],
         typer.Option(
-            help="mbar joins umbrella windows, hills adds those of metadynamics, reweight weights "
-            "samples by their bias, histogram is for runs without bias."
+            help="mbar combines umbrella windows, hills sums the hills of metadynamics, reweight "
+            "weights samples by their bias, histogram is for runs without bias."
         ),
     ] = "auto",
     unit: Annotated[
-        Literal["kJ/mol", "kcal/mol", "eV", "kT"], typer.Option(help="Of energies.")
+        Literal["kJ/mol", "kcal/mol", "eV", "kT"], typer.Option(help="Unit of energies.")
     ] = "kJ/mol",
     discard: Annotated[
         float | None,
         typer.Option(
             "--discard-ps",
             min=0.0,
-            help="Leave out this much at the start of each run; without it, what comes before "
+            help="Time to leave out at the start of each run; by default the time before "
             "equilibrium, and a tenth of metadynamics.",
             show_default=False,
         ),
@@ -249,8 +249,8 @@ def free_energy(
     bins: Annotated[
         str | None,
         typer.Option(
-            help="Number of bins of each variable, as in 72 or 36,36; without it, 60 of one "
-            "variable (72 of a periodic one) and 36 of each of two.",
+            help="Number of bins of each variable, such as 72 or 36,36; by default 60 for one "
+            "variable (72 if it is periodic) and 36 for each of two.",
             show_default=False,
         ),
     ] = None,
@@ -258,17 +258,17 @@ def free_energy(
         str | None,
         typer.Option(
             "--range",
-            help="Lowest and highest value of each variable in the unit of COLVAR, as in 0.2:0.6 "
-            "or -3:3,0:1; without it, that of the samples.",
+            help="Lowest and highest value of each variable in the unit of COLVAR, such as 0.2:0.6 "
+            "or -3:3,0:1; by default the range of the samples.",
             show_default=False,
         ),
     ] = None,
     ends: Annotated[
         str | None,
         typer.Option(
-            help="Values of the first variable between which round trips are counted, as in 0.3:1; "
-            "without it, those that 5 % of the samples lie beyond, or a quarter and three quarters "
-            "of a turn.",
+            help="Values of the first variable between which round trips are counted, such as "
+            "0.3:1; by default the values beyond which 5 % of the samples lie, or, for an angle, a "
+            "quarter and three quarters of a turn.",
             show_default=False,
         ),
     ] = None,
@@ -281,7 +281,7 @@ def free_energy(
         typer.Option(
             "--temperature-K",
             min=0.1,
-            help="Of files of other programs; runs of mdgraph tell theirs.",
+            help="Temperature of files of other programs; runs of mdgraph record theirs.",
             show_default=False,
         ),
     ] = None,
@@ -289,7 +289,7 @@ def free_energy(
         list[Path] | None,
         typer.Option(
             metavar="HILLS",
-            help="Hills of COLVAR files that lie elsewhere; give it once for each walker.",
+            help="HILLS file, if it is not beside COLVAR; repeat it for each walker.",
             show_default=False,
         ),
     ] = None,
@@ -297,15 +297,16 @@ def free_energy(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Umbrella windows of another program: below '#! FIELDS file phi kappa_phi', a row "
-            "for each has its COLVAR, centre and force constant (kJ/mol by unit squared).",
+            help="Umbrella windows of another program: a table with the header '#! FIELDS file phi "
+            "kappa_phi' and a row for each window with its COLVAR, centre and force constant "
+            "(kJ/mol per unit squared).",
             show_default=False,
         ),
     ] = None,
     resamples: Annotated[
-        int, typer.Option(min=0, max=10_000, help="Of the bootstrap that gives errors.")
+        int, typer.Option(min=0, max=10_000, help="Samples of the bootstrap for errors.")
     ] = 100,
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the profile in --out.")
     ] = False,
