@@ -231,9 +231,9 @@ def make_structures(
     log_neutral(any(one.charge is None for one in structures), configuration, source)
     systems = []
     for number, structure in enumerate(structures, 1):
-        if fixed := spans_text(structure.fixed_atoms):
+        if len(structure.fixed_atoms):
             name = _number_text(number, len(structures)) or "The structure"
-            logger.info("%s holds the atoms %s where they are.", name, fixed)
+            logger.info("%s fixes the atoms %s.", name, spans_text(structure.fixed_atoms))
         with prefix_errors(_number_text(number, len(structures))):
             _check_species(configuration, source, structure)
             if source.inner is not None:

@@ -164,7 +164,7 @@ class TestFixedAtoms:
         held = start.constraints[0].index
         command = ["md", tmp_path / name, *COPPER, "--fix", "35", "--steps", 6, "--out", run]
         done = mdgraph_command(*command)
-        assert "The structure holds the atoms 0-17 where they are." in done.err, done.err
+        assert "The structure fixes the atoms 0-17." in done.err, done.err
         assert "3 x (36 - 19 fixed)" in done.err
         mdgraph_command("md", "--resume", "--extend-ps", 0.002, "--out", run)
         end = read(run / "end.extxyz")

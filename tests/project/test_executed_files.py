@@ -8,9 +8,8 @@ import pytest
 
 SCRIPT = Path(__file__).parents[1] / "support" / "executed_files.py"
 BOUND = 97
-"""85 once, and two more where kernels are compiled. Ten came with what a run asks once at its start
-and does not use then: whether terms are added, whether the system is divided, whether steps are of
-two lengths, which level of theory files state, and numba's cache with the loops of lists."""
+"""Some only tell a run at its start that it does not use them: added terms, domains, two time
+steps and the level of theory that files state; and numba's cache with the loops of lists."""
 
 
 @pytest.mark.slow
