@@ -118,7 +118,7 @@ def test_the_table_of_options_is_the_registry() -> None:
 
 
 def test_velocities_in_the_middle_are_named() -> None:
-    sentence = re.search(r"In (.*), velocities, and so", TEXT)
+    sentence = re.search(r"In (.*), velocities, and therefore", TEXT)
     assert sentence is not None
     middle = [word for word, ensemble in ENSEMBLES.items() if ensemble.midstep_velocities]
     assert re.findall(r"`([\w-]+)`", sentence[1]) == middle
