@@ -138,7 +138,7 @@ def counts_named(text: str) -> list[int]:
     """Numbers of copies along the axes, of an option such as 2x2x4."""
     counts = text.split("x")
     if len(counts) != 3 or not all(part.isdigit() and int(part) > 0 for part in counts):
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of copies such as 2x2x4")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of copies such as 2x2x4")
     return [int(part) for part in counts]
 
 

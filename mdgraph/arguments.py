@@ -248,7 +248,7 @@ def whole_numbers(value: Any, name: str) -> list[int]:
     """
     array = real_array(value)
     if array is None or array.ndim != 1 or not (np.abs(array) < 2**53).all() or (array % 1).any():
-        raise InputError(f"{name} are no indices of atoms; give whole numbers.")
+        raise InputError(f"{name} are not indices of atoms; give whole numbers.")
     return [int(item) for item in array]
 
 

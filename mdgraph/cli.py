@@ -104,7 +104,7 @@ def _run() -> int:
             raise
         _say(
             f"mdgraph: error: The GPU failed ({what}). What was written before is whole; "
-            f"a run goes on with --resume once the GPU works.{_neighbor()}"
+            f"a run continues with --resume once the GPU works.{_neighbor()}"
         )
     return 1
 
@@ -230,7 +230,7 @@ _MISUSE: Final[Any] = typer.BadParameter.__bases__[0]
 def _option_advice(option: str, context: Any) -> str:
     """What to write instead of an unknown option of a command."""
     if (context.command.name, option) == ("protocol", "--resume"):
-        return "leave it out: the same command goes on where a protocol was stopped."
+        return "leave it out: the same command continues where a protocol was stopped."
     parameters = [
         parameter
         for parameter in context.command.get_params(context)

@@ -163,8 +163,8 @@ class ProcessRank:
             rank = cls(*(int(number or "") for number in given.values()))
         except ValueError:
             raise InputError(
-                f"The environment says {given}, which are no ranks; start them with torchrun, or "
-                "unset WORLD_SIZE."
+                f"The environment says {given}, which are no valid ranks; start them with "
+                "torchrun, or unset WORLD_SIZE."
             ) from None
         if not distributed.is_initialized():
             limit = None if timeout is None else timedelta(seconds=timeout)

@@ -157,7 +157,9 @@ def _short_list(text: str) -> _Term:
         else:
             advice = "" if spans or symbols else _name_advice(text.replace(",", " ").split())
             if advice:
-                raise InputError(f"'{printable(word, _LONGEST)}' is no index or element; {advice}.")
+                raise InputError(
+                    f"'{printable(word, _LONGEST)}' is not an index or element; {advice}."
+                )
             raise InputError(
                 f"'{printable(word, _LONGEST)}' names no atoms; give indices from 0 on, ranges "
                 "such as 3-8, elements, or a selection such as 'index 0:9' or 'element O'."
@@ -325,7 +327,7 @@ class _Parser:
             span = _SPAN.fullmatch(word.text)
             if span is None:
                 advice = "write numbers from 0 on, and ranges with both ends such as 0:9"
-                self._fail(word, "is no index", advice)
+                self._fail(word, "is not an index", advice)
             first, last = int(span[1]), int(span[3] or span[1])
             if last < first:
                 self._fail(word, "counts down", f"write {last}:{first}")
@@ -336,7 +338,7 @@ class _Parser:
         symbols = []
         for word in self._values(keyword, "element O H"):
             if word.text not in SYMBOLS[1:]:
-                self._fail(word, "is no element", _symbol_advice(word.text))
+                self._fail(word, "is not an element", _symbol_advice(word.text))
             symbols.append(word.text)
         numbers = [SYMBOLS.index(symbol) for symbol in symbols]
 

@@ -133,7 +133,7 @@ class System:
             unknown = np.flatnonzero((numbers < 1) | (numbers >= len(SYMBOLS)))
             raise InputError(
                 f"Atoms {name_some(unknown)} have atomic numbers "
-                f"{name_some(sorted(set(numbers[unknown].tolist())))} that are no elements; "
+                f"{name_some(sorted(set(numbers[unknown].tolist())))} that are not elements; "
                 f"give numbers from 1 to {len(SYMBOLS) - 1}."
             )
         positions = self._array("positions", self.positions, np.float64, (count, 3))
@@ -158,7 +158,7 @@ class System:
         if self.charge is not None:
             object.__setattr__(self, "charge", _checked_charge(self.charge, numbers))
         if self.topology is not None and not isinstance(self.topology, Topology):
-            raise InputError("The topology is no mdgraph.system.Topology; give one, or None.")
+            raise InputError("The topology is not an mdgraph.system.Topology; give one, or None.")
         if self.topology is not None and len(self.topology) != count:
             raise InputError(
                 f"The topology names {len(self.topology)} atoms, and the structure has {count}; "

@@ -82,7 +82,7 @@ def given(request: pytest.FixtureRequest) -> Any:
             openmm.System(),
             {},
             (
-                "System is no potential; give a path, the name of a shipped potential, a "
+                "System is not a potential; give a path, the name of a shipped potential, a "
                 "Potential or an Evaluator."
             ),
         ),

@@ -526,7 +526,7 @@ def check_names(biases: Sequence[Any], variables: Mapping[str, Any]) -> list[str
         if unknown:
             known = f"choose among {name_some([*variables])}" if variables else "give variables"
             raise InputError(
-                f"The {bias.title} acts on {printable(unknown[0], 100)}, which is no variable; "
+                f"The {bias.title} acts on {printable(unknown[0], 100)}, which is not a variable; "
                 f"{known}."
             )
     names = [bias.name or bias.kind for bias in biases]

@@ -303,7 +303,7 @@ class Metadynamics(Bias):
     def _points(self) -> Array:
         points = self.numbers(self.points, "points")
         if (points % 1).any():
-            raise InputError(f"The points of the {self.title} are no whole numbers.")
+            raise InputError(f"The points of the {self.title} are not whole numbers.")
         return points
 
     def of_systems(self, share: range, count: int) -> Self:

@@ -295,7 +295,9 @@ class RMSD(CollectiveVariable):
     def _points(self, points: Any) -> NDArray[np.float64]:
         array = real_array(points)
         if array is None or array.ndim != 2 or array.shape[1] != 3 or not np.isfinite(array).all():
-            raise InputError("The reference of an rmsd is no list of places; give (n, 3) numbers.")
+            raise InputError(
+                "The reference of an rmsd is not a list of places; give (n, 3) numbers."
+            )
         singular = np.linalg.svd(array - array.mean(axis=0), compute_uv=False)
         if len(array) < 3 or singular[1] < 1e-3:
             raise InputError(

@@ -149,7 +149,7 @@ def _read_folder(folder: Path, layout: Layout) -> PotentialModule:
         raise CheckpointError(
             f"{folder} holds no potential yet but {content}, which "
             f"'mdgraph train {folder / 'train.yaml'}{' --resume' * began}' "
-            f"{'goes on with' if began else 'trains'}."
+            f"{'continues with' if began else 'trains'}."
         )
     if inner := sorted(path.parent for path in folder.glob(f"*/{FILE_NAME}")):
         raise CheckpointError(

@@ -124,7 +124,7 @@ def _from_hub(address: str) -> Location:
     inside = [] if match is None else match["path"].split("/")[1:]
     if match is None or {".", ".."} & {*inside, *match["repository"].split("/")}:
         raise InputError(
-            f"'{shown}' is no address on the Hugging Face Hub; write {HUB}OWNER/NAME, "
+            f"'{shown}' is not an address on the Hugging Face Hub; write {HUB}OWNER/NAME, "
             f"{HUB}OWNER/NAME/FILE or {HUB}OWNER/NAME@REVISION/FILE."
         )
     repository, revision = match["repository"], match["revision"]

@@ -183,7 +183,7 @@ def _refuse(settings: Settings, path: Path) -> None:
     reduction = settings.get("reduce_op", "add")
     if reduction not in ("add", "sum", "mean"):
         raise CheckpointError(
-            f"{path} reduces its atoms by {excerpt(reduction)}, which is no energy of all of "
+            f"{path} reduces its atoms by {excerpt(reduction)}, which is not an energy of all of "
             "them; train it with reduce_op 'sum'."
         )
     if settings.get("atom_filter") is not None and settings.integer("atom_filter") > -1:

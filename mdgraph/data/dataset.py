@@ -170,7 +170,7 @@ class LabelledFrame:
         if self.force_weights is not None:
             weights = np.append(weights, self.force_weights)
         if not (np.isfinite(weights).all() and weights.min() >= 0.0):
-            raise InputError(f"{where} has a weight that is no number from 0 on; repair it.")
+            raise InputError(f"{where} has a weight that is not a number from 0 on; repair it.")
         if self.pbc.any() and np.linalg.matrix_rank(self.cell[self.pbc]) < self.pbc.sum():
             raise InputError(f"{where} is periodic along a vector its cell lacks; repair it.")
 
@@ -283,7 +283,7 @@ class Dataset:
         if {len(column) for column in columns.values()} != {len(counts)} or not len(counts):
             raise _damaged(path, "its columns have different numbers of frames, or none")
         if counts.min() < 1 or counts.max() > len(atoms["numbers"]):
-            raise _damaged(path, "frames/atoms is no number of atoms")
+            raise _damaged(path, "frames/atoms is not a number of atoms")
         for name, (dtype, shape) in ATOM_COLUMNS.items():
             if name == "force_weights" and name not in atoms:
                 continue  # older files have no weights

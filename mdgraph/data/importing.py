@@ -263,7 +263,7 @@ def _number(
         return float(np.asarray(value).item())
     except (TypeError, ValueError):
         raise InputError(
-            f"Frame {number} of {path.name} has the {label} {value!r}, which is no number; "
+            f"Frame {number} of {path.name} has the {label} {value!r}, which is not a number; "
             f"repair it, or choose another name with --{label}-key."
         ) from None
 
@@ -336,7 +336,9 @@ def frames_of_table(
     stored_numbers = _atomic_numbers(where, numbers_name, table[numbers_name])
     numbers = np.where(np.abs(stored_numbers) < 1e6, stored_numbers, 0.0).astype(np.int64)
     if (numbers != stored_numbers).any():
-        raise InputError(f"{where} has {numbers_name} that are no atomic numbers; repair the file.")
+        raise InputError(
+            f"{where} has {numbers_name} that are not atomic numbers; repair the file."
+        )
     if positions.ndim != 3 or numbers.shape not in (positions.shape[1:2], positions.shape[:2]):
         raise InputError(
             f"{where} has {numbers_name} of shape {numbers.shape} beside {positions_name} of "
@@ -446,8 +448,8 @@ def _atomic_numbers(where: str, name: str, value: Any) -> NDArray[np.float64]:
     unknown = sorted(set(symbols.ravel().tolist()) - set(NUMBERS_OF_SYMBOLS))
     if unknown:
         raise InputError(
-            f"{where} has {name} '{printable(unknown[0], 20)}', which is no element; repair the "
-            "file."
+            f"{where} has {name} '{printable(unknown[0], 20)}', which is not an element; repair "
+            "the file."
         )
     return np.vectorize(NUMBERS_OF_SYMBOLS.get, otypes=[float])(symbols)
 
@@ -500,7 +502,7 @@ def _check_stated_unit(
         if name not in warned:
             warned.add(name)
             logger.warning(
-                "%s states that its %s are in '%s', which is no unit that is known here; they "
+                "%s states that its %s are in '%s', which is not a unit that is known here; they "
                 "are read as %s, and --%s-unit takes another unit",
                 where,
                 name,
@@ -532,8 +534,8 @@ def read_archive(path: Path, request: Request) -> tuple[dict[str, str], Iterator
         raise disk_failure(path, "read", error) from error
     except Exception as error:  # a damaged file can raise any error
         raise FileError(
-            f"Cannot read {path}: it is no whole archive of numpy's ({printable(error, 200)}); "
-            "save it again with numpy.savez."
+            f"Cannot read {path}: it is not a complete archive of numpy's "
+            f"({printable(error, 200)}); save it again with numpy.savez."
         ) from error
     if first_of(NUMBERS, table) is None or first_of(POSITIONS, table) is None:
         raise InputError(

@@ -483,7 +483,7 @@ def read_split(path: str | Path, dataset: Dataset, remedy: str = _REMEDY) -> Spl
         split = Split(**parts, method=str(record["method"]), sha256=str(record["sha256"]))
         version = int(record["format"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise FileError(f"{path} is no split, or a damaged one; make it again.") from error
+        raise FileError(f"{path} is not a split, or a damaged one; make it again.") from error
     if version > FORMAT:
         raise FileError(f"{path} was written by a newer mdgraph; upgrade mdgraph.")
     split.check(dataset, remedy)

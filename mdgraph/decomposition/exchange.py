@@ -507,7 +507,7 @@ class ProcessExchange:
 
         if self._busy:
             raise LostRankError(
-                "The ranks cannot go on after an evaluation that was interrupted; start again."
+                "The ranks cannot continue after an evaluation that was interrupted; start again."
             )
         message = torch.tensor([call, number, make_content is not None])
         self._busy = True
@@ -584,8 +584,8 @@ def check_alike(cards: Sequence[str | None]) -> None:
     other = next((number for number, card in enumerate(cards) if card != cards[0]), 0)
     if other:
         raise InputError(
-            f"The ranks have unlike GPUs, {cards[0]} on rank 0 and {cards[other]} on rank {other}; "
-            "choose GPUs of one kind, by CUDA_VISIBLE_DEVICES or --devices."
+            f"The ranks have different GPUs, {cards[0]} on rank 0 and {cards[other]} on rank "
+            f"{other}; choose GPUs of one model, by CUDA_VISIBLE_DEVICES or --devices."
         )
 
 

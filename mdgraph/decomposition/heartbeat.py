@@ -39,7 +39,7 @@ _JOINING: Final = 30.0
 WAYS_ON: Final[list[Callable[[], str]]] = []
 """What the command at hand adds to the sentence about a lost rank."""
 
-ADVICE: Final = "a run goes on from its last checkpoint, on as many ranks or others."
+ADVICE: Final = "a run continues from its last checkpoint, on as many ranks or others."
 
 
 @contextlib.contextmanager

@@ -209,7 +209,7 @@ def _check_teachers(teachers: Sequence[Teacher], starts: Sequence[System]) -> No
             )
         if charges and not teacher.potential.uses_charge:
             raise InputError(
-                f"teacher: {teacher.name} knows no charges, and {charges} of {len(starts)} "
+                f"teacher: {teacher.name} takes no total charge, and {charges} of {len(starts)} "
                 "structures have one; choose a teacher that does, or leave them out."
             )
         cutoffs, name = teacher.potential.cutoffs, f"teacher: {teacher.name}"
@@ -229,8 +229,8 @@ def _check_student(config: DistilConfig, starts: Sequence[System]) -> None:
         cure = "take charge_factor: true into potential"
     if not known:
         raise InputError(
-            f"The student knows no charges, and {charges} of {len(starts)} structures have one; "
-            f"{cure}, or leave them out."
+            f"The student takes no total charge, and {charges} of {len(starts)} structures have "
+            f"one; {cure}, or leave them out."
         )
 
 

@@ -239,7 +239,7 @@ def as_evaluator(
     name, is_evaluator = type(potential).__name__, hasattr(potential, "evaluate_")
     if not hasattr(potential, "cutoffs") or not (is_evaluator or callable(potential)):
         raise InputError(
-            f"{name} is no potential; give a path, the name of a shipped potential, a Potential "
+            f"{name} is not a potential; give a path, the name of a shipped potential, a Potential "
             "or an Evaluator."
         )
     if not is_evaluator:
@@ -296,7 +296,7 @@ def check_charge(evaluator: Evaluator, charge: float) -> None:
     charge = real_number(charge, "The total charge", "e")
     if charge and not evaluator.uses_charge:
         raise InputError(
-            f"The total charge is {charge:g} e, but the potential knows no charges; "
+            f"The total charge is {charge:g} e, but the potential takes no total charge; "
             "give charge 0 or choose a potential trained with charges."
         )
 
@@ -482,8 +482,8 @@ class Calculation:
             )
             if self.biases.reads_energy and together:
                 raise InputError(
-                    "The energy is no variable where two potentials share the steps, each with an "
-                    "energy of its own; leave it out, or the inner potential."
+                    "The energy cannot be a variable where two potentials share the steps, each "
+                    "with an energy of its own; leave it out, or the inner potential."
                 )
         own_forces = self.evaluator.forces(self.state)
         self._evaluation = GraphedEvaluation(self.state, self.lists, graphs, own_forces)

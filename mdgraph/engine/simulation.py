@@ -113,7 +113,7 @@ def _check_weights(potential: Any) -> None:
     if getattr(whole, "ramps", None) is not None:
         raise InputError(
             "The weights of its terms change along the run of this potential, which goes neither "
-            "with an inner potential nor with domains; leave these out, or give weights that rest."
+            "with an inner potential nor with domains; leave these out, or give constant weights."
         )
 
 
@@ -241,8 +241,8 @@ class Simulation(StepDynamics):
         if not isinstance(integrator, Integrator):
             name = integrator.__name__ if isinstance(integrator, type) else repr(integrator)
             raise InputError(
-                f"{printable(name, 100)} is no integrator; give one such as LangevinMiddle(0.5, "
-                "300.0), with its parameters."
+                f"{printable(name, 100)} is not an integrator; give one such as "
+                "LangevinMiddle(0.5, 300.0), with its parameters."
             )
         if charge is not None:
             systems = [system.replace(charge=charge) for system in systems]

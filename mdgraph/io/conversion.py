@@ -169,7 +169,7 @@ def _open_trajectory(path: Path, frame_interval_fs: float | None) -> TrajectoryR
         )
     if format_of(path) is None:
         raise InputError(
-            f"{path} is no trajectory by its name; give the folder of a run, or a trajectory as "
+            f"{path} is not a trajectory by its name; give the folder of a run, or a trajectory as "
             ".h5md, .extxyz or .traj."
         )
     return read_trajectory(path)

@@ -209,7 +209,7 @@ class ExtendedXYZReader(TrajectoryReader):
         for line in itertools.islice(self._file, atoms):
             # With a wrong number of atoms, lines of the next frames would be read as atoms.
             if len(line) > _LONGEST_LINE or b"Properties=" in line:
-                raise ValueError(f"its line {count + 3} is no atom")
+                raise ValueError(f"its line {count + 3} is not an atom")
             size += len(line)
             count += 1
         if count < atoms or not line.endswith(b"\n"):
@@ -268,8 +268,8 @@ class ExtendedXYZReader(TrajectoryReader):
         if self.fields != contents.fields:
             raise FileError(
                 f"{self.path} holds {', '.join(self.fields)} and the run writes "
-                f"{', '.join(contents.fields)}, so it cannot go on with it; put back the file that "
-                "the run wrote."
+                f"{', '.join(contents.fields)}, so it cannot continue with it; put back the file "
+                "that the run wrote."
             )
 
     @contextlib.contextmanager

@@ -163,7 +163,7 @@ def as_text(path: str | Path, content: bytes) -> str:
     if b"\0" in content:
         line = content.count(b"\n", 0, content.index(b"\0")) + 1
         raise FileError(
-            f"Cannot read {_text(path)}: line {line} holds bytes of zero, so it is no text; check "
+            f"Cannot read {_text(path)}: line {line} holds bytes of zero, so it is not text; check "
             "what the file is."
         )
     content = content.removeprefix(UTF8_MARK)
@@ -269,9 +269,9 @@ def refuse_existing(
         if overwrite or not path.exists():
             return
     if option and not path.is_dir() and not path.is_file():
-        raise FileError(f"Cannot write {path}: it is no ordinary file; give another name.")
+        raise FileError(f"Cannot write {path}: it is not a regular file; give another name.")
     if option and path.is_file():
-        first = "go on where it ends with --resume, " if resumable else ""
+        first = "continue where it ends with --resume, " if resumable else ""
         raise FileError(
             f"{path} exists already; {first}replace it with --overwrite, or give another name."
         )
@@ -325,7 +325,7 @@ def replacing(path: str | Path, *, new: bool = False) -> Iterator[tuple[Path, Ca
     target = Path(os.path.realpath(path))
     if target.exists() and not (target.is_file() or target.is_dir()):
         # With enough permissions, the rename would replace the device.
-        raise FileError(f"Cannot write {path}: it is no ordinary file; give another name.")
+        raise FileError(f"Cannot write {path}: it is not a regular file; give another name.")
     with disk_failures(Path(path), "write"):
         remove_abandoned(target.parent, target)
         temporary, descriptor = _locked_file(target)

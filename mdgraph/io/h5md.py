@@ -279,7 +279,7 @@ class H5MDReader(TrajectoryReader):
                 raise KeyError("masses or boundaries are not those of its atoms")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileError(
-                f"{self.path} is no trajectory that this version of mdgraph reads "
+                f"{self.path} is not a trajectory that this version of mdgraph reads "
                 f"({printable(error.args[0] if error.args else error, 200)}); give another, or "
                 "convert it to extended XYZ and read it as a structure."
             ) from error
@@ -313,7 +313,7 @@ class H5MDReader(TrajectoryReader):
         """
         dataset = self._file[name]
         if not isinstance(dataset, h5py.Dataset) or dataset.dtype.kind not in "iuf":
-            raise KeyError(f"{name} is no set of numbers")
+            raise KeyError(f"{name} is not a set of numbers")
         shape = dataset.shape
         if shape is None or len(shape) != axes or (row is not None and shape[1:] != row):
             raise KeyError(f"{name} has the shape {shape}")
@@ -348,8 +348,8 @@ class H5MDReader(TrajectoryReader):
             missing = {*contents.fields, "energy"} - set(self._values)
         if missing:
             raise FileError(
-                f"{self.path} lacks {', '.join(sorted(missing))}, so the run cannot go on with it; "
-                "put back the file that the run wrote."
+                f"{self.path} lacks {', '.join(sorted(missing))}, so the run cannot continue with "
+                "it; put back the file that the run wrote."
             )
 
     def copy_frames(self, file: h5py.File, last_step: int) -> None:

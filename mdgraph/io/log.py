@@ -204,7 +204,7 @@ def _read_lines(path: Path) -> tuple[list[str], list[str], int]:
         header, *lines = path.read_bytes().decode("latin-1").split("\n")
     columns = header.split(",")
     if columns[0] != "step" or not lines:
-        raise FileError(f"{path} is no log of a run: it does not begin with a row of names.")
+        raise FileError(f"{path} is not a log of a run: it does not begin with a row of names.")
     before = len(header) + 1
     if lines[:-1] and lines[0] == unit_row(columns):
         before += len(lines.pop(0)) + 1

@@ -89,7 +89,7 @@ class PlumedTable:
             return _PI[word] if word in _PI else float(word)
         except ValueError as error:
             raise FileError(
-                f"{self.path}: '#! SET {name} {printable(word, 40)}' is no number; correct it."
+                f"{self.path}: '#! SET {name} {printable(word, 40)}' is not a number; correct it."
             ) from error
 
     def domain(self, name: str) -> tuple[float, float] | None:
@@ -151,7 +151,7 @@ def read_plumed(path: str | Path) -> PlumedTable:
             constants[words[2]] = words[3]
     if fields is None:
         raise FileError(
-            f"{path} is no table of PLUMED: no line '{_NAMES} ...' is before its numbers."
+            f"{path} is not a table of PLUMED: no line '{_NAMES} ...' is before its numbers."
         )
     flat = parse_decimals([text.encode("latin-1") for text in texts])
     if flat is None:
@@ -171,8 +171,8 @@ def _slowly(
             values[place] = float(text)
         except ValueError as error:
             raise FileError(
-                f"{path}, line {numbers[place // columns]}: '{printable(text, 40)}' is no number; "
-                "correct or remove the line."
+                f"{path}, line {numbers[place // columns]}: '{printable(text, 40)}' is not a "
+                "number; correct or remove the line."
             ) from error
     return values
 

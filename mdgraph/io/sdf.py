@@ -96,8 +96,8 @@ def _system(lines: Sequence[str]) -> System:
         nucleus = "H" if symbol in _HEAVY_HYDROGEN else symbol
         if nucleus not in NUMBERS:
             raise InputError(
-                f"Atom {place - _HEAD} is '{printable(symbol, 10)}', which is no element; repair "
-                "the file."
+                f"Atom {place - _HEAD} is '{printable(symbol, 10)}', which is not an element; "
+                "repair the file."
             )
         numbers.append(NUMBERS[nucleus])
         masses.append(float(_HEAVY_HYDROGEN.get(symbol, atomic_masses[numbers[-1]])))
@@ -148,6 +148,6 @@ def _properties(lines: Sequence[str], first: int) -> Iterator[tuple[str, int, in
             if len(values) != 2 * int(words[0]):
                 raise ValueError(line)
         except (ValueError, IndexError):
-            raise _DamageError(place, "is no list of atoms and values; repair it") from None
+            raise _DamageError(place, "is not a list of atoms and values; repair it") from None
         for atom, value in zip(values[::2], values[1::2], strict=True):
             yield line[3:6], atom, value

@@ -157,7 +157,7 @@ def _number(info: dict[str, Any], key: str) -> float | None:
     try:
         return float(np.asarray(value).item())
     except (TypeError, ValueError):
-        raise InputError(f"info['{key}'] is {value!r}, which is no number; repair it.") from None
+        raise InputError(f"info['{key}'] is {value!r}, which is not a number; repair it.") from None
 
 
 def _check_singlet(info: dict[str, Any]) -> None:
@@ -585,11 +585,11 @@ def unreadable(path: Path, error: Exception, format_name: str = "") -> FileError
     if isinstance(error, MemoryError):
         reason = "it declares far more than a file of its size can hold"
     elif isinstance(error, UnicodeDecodeError):
-        reason = "it is no text in UTF-8"
+        reason = "it is not UTF-8 text"
     elif "set_int_max_str_digits" in reason:
         reason = "it holds a number of thousands of digits"
     elif isinstance(error, KeyError) and _SYMBOL.fullmatch(name := str(error.args[0])):
-        reason = f"'{name}' is no element"
+        reason = f"'{name}' is not an element"
     format_text = f" as {format_name}" if format_name else ""
     return FileError(
         f"Cannot read {path}{format_text}: {printable(reason, 300)}; check its content, and "

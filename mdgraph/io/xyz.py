@@ -593,11 +593,11 @@ def _fault(header: str, rows: Sequence[str]) -> tuple[int, str] | None:
                 if (mass := HEAVY_HYDROGEN.get(value.upper())) is not None:
                     advice = f"write H, and masses such as {mass} in a column masses:R:1"
                     return number, f"'{value}' is an isotope of hydrogen ({advice})"
-                return number, f"'{value}' is no element"
+                return number, f"'{value}' is not an element"
             try:
                 convert(value)
             except (KeyError, ValueError):
-                return number, f"'{value}' is no number"
+                return number, f"'{value}' is not a number"
     return None
 
 

@@ -149,8 +149,8 @@ class SumPotential(PotentialModule):
             if isinstance(potential, SumPotential):
                 if potential.ramps is not None:
                     raise InputError(
-                        "A sum whose weights change is no part of another one; give all terms to "
-                        "one sum."
+                        "A sum whose weights change cannot be part of another one; give all terms "
+                        "to one sum."
                     )
                 # A term of a sum keeps the digest of its own file, or else has that of the sum.
                 for inner, part in zip(potential.config.terms, potential.parts, strict=True):

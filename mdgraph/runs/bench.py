@@ -125,7 +125,7 @@ def water(atoms: int, *, periodic: bool = True, seed: int = 1) -> System:
     """
     if atoms < 3 or atoms % 3:
         raise InputError(
-            f"Water has three atoms a molecule, and {atoms} is no multiple of that; "
+            f"Water has three atoms a molecule, and {atoms} is not a multiple of that; "
             f"ask for {3 * max(1, round(atoms / 3))}."
         )
     generator = np.random.default_rng(seed)

@@ -236,7 +236,7 @@ def _check_values(path: Path, node: yaml.Node, sizes: dict[int, int]) -> int:
         for key, _ in node.value:
             place = f"{path}, line {key.start_mark.line + 1}"
             if not isinstance(key, yaml.ScalarNode):
-                raise InputError(f"{place}: a key is no word; write lines such as 'steps: 100'.")
+                raise InputError(f"{place}: a key is not a word; write lines such as 'steps: 100'.")
             if _field(key.value) in keys:
                 name = printable(key.value, _LONGEST_VALUE)
                 raise InputError(f"{place}: {name} is given twice; remove one of them.")
@@ -277,7 +277,7 @@ def _value(path: Path, node: yaml.Node) -> Any:
     # PyYAML trusts tags such as !!int before it parses the text.
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise FileError(
-            f"{path}, line {node.start_mark.line + 1}: this is no value of its tag "
+            f"{path}, line {node.start_mark.line + 1}: this is not a value of its tag "
             f"({printable(error, _LONGEST_VALUE)}); leave the tag out."
         ) from error
 

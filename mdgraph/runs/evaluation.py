@@ -514,7 +514,7 @@ def _write(
         pipeline.run(reader.read, reader.close)
     except Interrupted as error:
         if results.is_written:
-            error.add_note("go on with the same command and --resume, without --overwrite")
+            error.add_note("continue with the same command and --resume, without --overwrite")
             error.status = unfinished_status(error.signal)
         raise
     finally:

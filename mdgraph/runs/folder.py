@@ -70,7 +70,7 @@ class RunDirectory:
         stages = sorted(path.parent for path in self.path.glob("[0-9]*/run.json"))
         if stages and (self.path / STAGES_FILE).exists():
             return (
-                f"{self.path} holds the stages of a protocol; go on with it by the command that "
+                f"{self.path} holds the stages of a protocol; continue it by the command that "
                 f"began it, or give the folder of a stage, such as {stages[-1]}."
             )
         whole = self.path.parent / "run.json"
@@ -189,7 +189,7 @@ class RunDirectory:
             record = dict(json.loads(text))
             if "format" not in record:
                 raise FileError(
-                    f"{self.record} is no record of a run of mdgraph; give the folder of one."
+                    f"{self.record} is not a record of a run of mdgraph; give the folder of one."
                 )
             if record["format"] != FORMAT:
                 raise FileError(
@@ -364,7 +364,7 @@ def refuse_used(path: Path) -> None:
     check_folder(path)
     if RunDirectory(path).holds_run():
         raise InputError(
-            f"{path} holds a run already; go on with it with --resume, or give another "
+            f"{path} holds a run already; continue it with --resume, or give another "
             "folder with --out."
         )
     if used:

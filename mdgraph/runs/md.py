@@ -607,7 +607,9 @@ def resume(
             )
         log_differences(record["environment"], environment(device))
         if simulation.step < configuration.total_steps:
-            logger.info("Going on from step %d of %d.", simulation.step, configuration.total_steps)
+            logger.info(
+                "Continuing from step %d of %d.", simulation.step, configuration.total_steps
+            )
         else:
             logger.info("All %d steps are done.", simulation.step)
         resolved_configuration = resolve_configuration(configuration, source, simulation, systems)
@@ -651,7 +653,7 @@ def _extended_steps(
         raise InputError(
             f"The run in {path} has {1e-3 * (total - step) * timestep:.6g} of "
             f"{1e-3 * total * timestep:.6g} ps left, and --extend-ps adds to a run that is "
-            "finished; go on with --resume alone."
+            "finished; continue with --resume alone."
         )
     return step + configuration.steps_of_ps(extend_ps)
 
@@ -746,5 +748,5 @@ def _configuration(
         message = first_fault(error)
         text = ", ".join(f"{name} {value}" for name, value in changes.items())
         raise InputError(
-            f"A run cannot go on with {printable(text, 200)}: {message}; give what it takes."
+            f"A run cannot continue with {printable(text, 200)}: {message}; give what it takes."
         ) from error

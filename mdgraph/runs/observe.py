@@ -209,7 +209,7 @@ def _words(simulation: Simulation, departure: Departure) -> str:
 def warn_or_stop(text: str, step: int, atom: int, *, stop: bool) -> None:
     """Warns of an extrapolation; if `stop` is set, raises SimulationError instead."""
     if stop:
-        text = f"{text}. Look at it there; --resume --on-extrapolation warn goes on."
+        text = f"{text}. Look at it there; --resume --on-extrapolation warn continues the run."
         raise SimulationError(text, step, [atom])
     logger.warning("%s.", text)
 

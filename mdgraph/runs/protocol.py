@@ -101,7 +101,7 @@ class FinishedRun:
         record = folder.read_record()
         if not folder.end.exists():
             raise InputError(
-                f"The run in {path} is not finished; go on with it with --resume, or begin from "
+                f"The run in {path} is not finished; continue it with --resume, or begin from "
                 f"its last frame, {path}/trajectory.h5md@-1, and give the options again."
             )
         values = record["configuration"]

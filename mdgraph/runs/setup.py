@@ -165,8 +165,8 @@ def log_loose(configuration: RunConfig, starts: Sequence[System]) -> None:
         fixed = {one.get("fix") for one in about.get("replicas", [about])} - {None}
         if len(fixed) == 1 and (text := fixed.pop()) != spans_text(system.fixed_atoms):
             logger.warning(
-                "The run in %s held the atoms %s, and they are loose in %s; hold them by --fix %s, "
-                "or go on by --from %s",
+                "The run in %s fixed the atoms %s, and they are free in %s; fix them by --fix %s, "
+                "or continue by --from %s",
                 place,
                 text,
                 path,

@@ -241,8 +241,8 @@ def train(
     """
     if config.suffix.lower() in _OF_FRAMES:
         raise InputError(
-            f"{config} is no YAML file of a training; 'mdgraph train init {config}' writes one for "
-            "labelled frames."
+            f"{config} is not a YAML file of a training; 'mdgraph train init {config}' writes one "
+            "for labelled frames."
         )
     changes: dict[str, Any] = {"device": device, "seed": seed, "steps": steps}
     changes = {name: value for name, value in changes.items() if value is not None}
@@ -363,8 +363,8 @@ def _train(config: "TrainConfig", resume: bool) -> None:
             logger.info("The training in %s ended before its first checkpoint.", folder)
     elif resume and (folder / TRAIN_FILE).exists() and not (folder / CHECKPOINT_FILE).exists():
         raise InputError(
-            f"{folder} has no {CHECKPOINT_FILE} to go on from; put it back, or remove that folder "
-            "and begin again."
+            f"{folder} has no {CHECKPOINT_FILE} to continue from; put it back, or remove that "
+            "folder and begin again."
         )
     with ExitStack() as stack:
         stack.enter_context(_stoppable(folder))
@@ -420,7 +420,7 @@ def distil(
         if _read(DistilConfig, written, free, stored=True).model_dump() != settings.model_dump():
             raise InputError(f"{written} has other settings; change it, or give another --out.")
     elif _names_in(folder):
-        go_on = "go on with --resume, or " if written.exists() else ""
+        go_on = "continue with --resume, or " if written.exists() else ""
         raise InputError(f"{folder} holds files already; {go_on}give another folder.")
     else:
         with disk_failures(folder, "write"):
@@ -456,7 +456,7 @@ def _print_how_to_resume(written: Path) -> Iterator[None]:
         settle()
         number = error.signal if isinstance(error, Interrupted) else signal.SIGINT
         typer.echo(
-            f"Stopped; go on with: mdgraph distil {shlex.quote(str(written))} --resume", err=True
+            f"Stopped; continue with: mdgraph distil {shlex.quote(str(written))} --resume", err=True
         )
         raise typer.Exit(128 + number) from None
 
@@ -476,7 +476,7 @@ def _stoppable(folder: Path) -> Iterator[None]:
         if path.exists():
             step = read_checkpoint(path).progress.step
             again = f"mdgraph train {shlex.quote(str(folder / TRAIN_FILE))} --resume"
-            text = f"Stopped; the checkpoint is of step {step}, go on with: {again}"
+            text = f"Stopped; the checkpoint is of step {step}, continue with: {again}"
         if os.environ.get("RANK", "0") == "0":
             typer.echo(text, err=True)
         raise typer.Exit(128 + number) from None
@@ -521,7 +521,7 @@ def _make_folder(folder: Path, config: "TrainConfig") -> set[str]:
             remove_abandoned(folder)
         there = _names_in(folder)
         if there - BEFORE_CHECKPOINT or (there and TRAIN_FILE not in there):
-            go_on = "go on with --resume, or " if CHECKPOINT_FILE in there else ""
+            go_on = "continue with --resume, or " if CHECKPOINT_FILE in there else ""
             raise InputError(f"{folder} holds files already; {go_on}give another folder.")
         folder.mkdir(parents=True, exist_ok=True)
     written = folder / TRAIN_FILE

@@ -294,7 +294,7 @@ def _labels_of(
         if "--energy-key" not in str(error):
             raise
         raise InputError(
-            f"{path.name} tells no energies of its structures; give them in eV, under the name "
+            f"{path.name} has no energies of its structures; give them in eV, under the name "
             "energy."
         ) from None
     molecules = molecules_of(frames)
@@ -358,8 +358,8 @@ def _check_known(source: "Source", frames: "Sequence[LabelledFrame]") -> None:
     places = [place for place, frame in enumerate(frames) if frame.charge]
     if places and not potential.uses_charge:
         raise InputError(
-            f"The potential knows no charges, and {len(places)} of {len(frames)} frames have one "
-            f"({name_some(places)}); leave them out, or choose another potential."
+            f"The potential takes no total charge, and {len(places)} of {len(frames)} frames have "
+            f"one ({name_some(places)}); leave them out, or choose another potential."
         )
     check_coulomb_range(potential.cutoffs, any(frame.pbc.any() for frame in frames))
 

@@ -229,8 +229,9 @@ def check_frames(dataset: Dataset, baseline: Baseline) -> None:
         check_coulomb_range(part.cutoffs, periodic, potential=f"baseline: {name}")
         if len(charged) and not part.uses_charge and not is_term(part.config.architecture):
             raise InputError(
-                f"baseline: {name} knows no charges, and {len(charged)} frames have one (frames "
-                f"{name_some(charged.tolist())}); choose a baseline that does, or leave them out."
+                f"baseline: {name} takes no total charge, and {len(charged)} frames have one "
+                f"(frames {name_some(charged.tolist())}); choose a baseline that does, or leave "
+                "them out."
             )
 
 

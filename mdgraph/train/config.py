@@ -130,7 +130,7 @@ class LossConfig(Part):
     def _known(cls, value: dict[str, float]) -> dict[str, float]:
         unknown = [name for name in value if name not in NUMBERS]
         if unknown:
-            raise ValueError(f"{unknown[0]} is no element")
+            raise ValueError(f"{unknown[0]} is not an element")
         return value
 
 
@@ -332,7 +332,7 @@ class TrainConfig(Part):
         if isinstance(self.references, dict):
             unknown = [name for name in self.references if name not in NUMBERS]
             if unknown:
-                raise ValueError(f"references: {unknown[0]} is no element")
+                raise ValueError(f"references: {unknown[0]} is not an element")
         return self
 
     def frames_a_step(self, atoms: int, slots: int) -> int:

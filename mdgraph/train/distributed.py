@@ -31,7 +31,7 @@ class Processes(ProcessRank):
             if tensor.is_cuda:
                 raise  # a step that cannot be captured looks the same
             raise MDGraphError(
-                "Another process of the training is gone; go on from the last checkpoint with "
+                "Another process of the training is gone; continue from the last checkpoint with "
                 "--resume, in as many processes or fewer."
             ) from error
 

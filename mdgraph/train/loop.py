@@ -65,7 +65,7 @@ class Rollback:
         self._progress.rollbacks += 1
         self._progress.factor *= 0.5
         logger.warning(
-            "%s; it goes on from step %d with half the learning rate.", where, self._progress.step
+            "%s; it continues from step %d with half the learning rate.", where, self._progress.step
         )
         return self._restore()
 

@@ -164,7 +164,7 @@ def test_without_a_network_the_cache_is_used_or_missed(
     ],
 )
 def test_what_is_no_address_is_refused_before_anything_is_asked(address: str) -> None:
-    with pytest.raises(InputError, match=r"is no address on the Hugging Face Hub; write hf://"):
+    with pytest.raises(InputError, match=r"is not an address on the Hugging Face Hub; write hf://"):
         load(address)
 
 

@@ -220,7 +220,7 @@ def test_dashes_and_underscores_are_alike(
         ("md --nothing", "No such option: --nothing; see mdgraph md --help."),
         ("md -n 1", "No such option: -n; see mdgraph md --help."),
         ("md --step 5", "No such option: --step; did you mean --steps?"),
-        ("protocol --resume --out a", "--resume; leave it out: the same command goes on where"),
+        ("protocol --resume --out a", "--resume; leave it out: the same command continues where"),
         ("md --wach", "No such option: --wach; see mdgraph md --help."),
         ("md --dt 1", "No such option: --dt; did you mean --timestep-fs?"),
         ("trajectory a b --dt 1", "No such option: --dt; did you mean --stride?"),
@@ -347,7 +347,7 @@ class TestMD:
         again = mdgraph_command("md", "--resume", "--out", tmp_path / "run")
         assert (again.status, "(6 of 6 steps), mean" in again.out) == (0, True)
         assert "All 6 steps are done." in again.err
-        assert f"To go on: mdgraph md --resume --out {tmp_path / 'run'} --extend-ps" in again.out
+        assert f"To continue: mdgraph md --resume --out {tmp_path / 'run'} --extend-ps" in again.out
 
     def test_until_ps_is_of_the_whole_run_and_may_be_repeated(
         self, mdgraph_command: Command, tmp_path: Path, tiny_potential: Path, water_file: Path
@@ -427,7 +427,7 @@ class TestMD:
         potential, run = ["--potential", tiny_potential], tmp_path / "run"
         options = ["--steps", 6, "--trajectory-interval", 2, "--out", run]
         done = mdgraph_command("md", water_file, *potential, *options)
-        assert f"To go on: mdgraph md --resume --out {run} --extend-ps 0.003\n" in done.out
+        assert f"To continue: mdgraph md --resume --out {run} --extend-ps 0.003\n" in done.out
         line = f"New conditions: mdgraph md --from {run} --temperature-K 350 --out {run}-2\n"
         assert line in done.out
         with read_trajectory(run / "trajectory.h5md") as trajectory:
@@ -471,7 +471,7 @@ class TestMD:
         assert (done.status, "(4 of 4 steps)" in done.out) == (0, True), done.err
         done = mdgraph_command(*again, "--steps", 6)
         assert (done.status, "(6 of 6 steps)" in done.out) == (0, True), done.err
-        assert "Going on from step 4 of 6." in done.err
+        assert "Continuing from step 4 of 6." in done.err
         done = mdgraph_command(*again)
         assert (done.status, "All 6 steps are done" in done.err) == (0, True)
         before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
@@ -555,7 +555,7 @@ class TestEval:
         arguments = ["eval", water_file, "--potential", tiny_potential, "--out", out]
         done = mdgraph_command(*arguments)
         assert done.status == 1
-        assert "exists already; go on where it ends with --resume, replace it with" in done.err
+        assert "exists already; continue where it ends with --resume, replace it with" in done.err
         assert out.read_text() == "years of work"
         assert mdgraph_command(*arguments, "--overwrite").status == 0
         assert len(ase.io.read(out)) == 6

@@ -135,7 +135,7 @@ class TestFrom:
         limits = ["--steps", 20, "--chunk", 8, "--max-hours", 1e-9]
         mdgraph_command("md", slab, *COPPER, *limits, "--out", run)
         for options, words in (
-            (["--from", run], "is not finished; go on with it with --resume, or begin from its"),
+            (["--from", run], "is not finished; continue it with --resume, or begin from its"),
             (["--from", tmp_path], "holds no run: there is no run.json in it"),
             (["--from", run, slab], "--from takes the structure from the end of the run"),
             (["--from", run, "--resume"], "--resume and --from, which begins another run, are"),
@@ -185,7 +185,7 @@ class TestFixedAtoms:
     ) -> None:
         run = tmp_path / "run"
         mdgraph_command("md", slab, *COPPER, "--fix", "35", "--steps", 2, "--out", run)
-        words = f"The run in {run} held the atoms 0-17,35, and they are loose in"
+        words = f"The run in {run} fixed the atoms 0-17,35, and they are free in"
         for number, (start, fix, said) in enumerate(
             (
                 (run / "end.extxyz", [], True),

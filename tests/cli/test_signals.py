@@ -58,7 +58,8 @@ class TestMaxHours:
         assert done.status == TIME_IS_UP, done.err
         assert "(5 of 20 steps)" in done.out
         assert (
-            f"Stopped by max_hours; go on with: mdgraph md --resume --out {parted.out}" in done.out
+            f"Stopped by max_hours; continue with: mdgraph md --resume --out {parted.out}"
+            in done.out
         )
         done = mdgraph_command("md", "--resume", "--out", parted.out)
         assert (done.status, "(10 of 20 steps)" in done.out) == (TIME_IS_UP, True)
@@ -127,7 +128,7 @@ class TestSignals:
             interrupted.setattr(ProgressBar, "report", interrupt)
             done = mdgraph_command("md", *options_of(configuration))
         assert done.status == (TIME_IS_UP if number == signal.SIGUSR1 else 128 + number)
-        assert f"Stopped by {number.name}; go on with: mdgraph md --resume --out" in done.out
+        assert f"Stopped by {number.name}; continue with: mdgraph md --resume --out" in done.out
         assert resume(Path(configuration.out)).steps == 60
         assert (Path(configuration.out) / "rdf.png").exists()
 
@@ -156,7 +157,7 @@ class TestSignals:
             slowed.setitem(names, "delivery", slow)
             done = mdgraph_command("md", *options_of(configuration))
         assert done.status == TIME_IS_UP, done.err
-        assert "Stopped by SIGUSR1; go on with" in done.out
+        assert "Stopped by SIGUSR1; continue with" in done.out
         assert time.monotonic() - started[0] < 2.5
         assert resume(out).steps == 100
 
@@ -171,7 +172,7 @@ class TestSignals:
         monkeypatch.setattr(md, "load_restart_", lambda *_: signal.raise_signal(signal.SIGUSR1))
         done = mdgraph_command("md", "--resume", "--steps", 12, "--out", configuration.out)
         assert done.status == TIME_IS_UP
-        assert "Stopped by SIGUSR1; go on with: mdgraph md --resume" in done.err
+        assert "Stopped by SIGUSR1; continue with: mdgraph md --resume" in done.err
 
     def test_while_pictures_are_drawn_resuming_draws_them(
         self,
@@ -186,7 +187,7 @@ class TestSignals:
         monkeypatch.setattr(md, "draw_picture", draw)
         done = mdgraph_command("md", *options_of(configuration))
         assert done.status == 128 + signal.SIGHUP
-        assert "Stopped by SIGHUP; go on with: mdgraph md --resume" in done.err
+        assert "Stopped by SIGHUP; continue with: mdgraph md --resume" in done.err
         out = Path(configuration.out)
         assert not (out / "end.extxyz").exists()
         assert not hidden(out)

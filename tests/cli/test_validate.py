@@ -91,7 +91,7 @@ def test_frames_that_the_potential_cannot_take_are_named(
     frames[2].symbols = "SH2"
     ase.io.write(tmp_path / "sulfur.extxyz", frames, format="extxyz")
     refused = {
-        "ion.extxyz": "The potential knows no charges, and 1 of 3 frames have one (1); leave them",
+        "ion.extxyz": "The potential takes no total charge, and 1 of 3 frames have one (1)",
         "sulfur.extxyz": "The potential does not know S, which 1 of 3 frames hold (2); leave them",
     }
     for name, sentence in refused.items():
@@ -277,7 +277,7 @@ def test_labels_that_can_judge_nothing_are_one_sentence(
     ase.io.write(tmp_path / "order.extxyz", other)
     ase.io.write(tmp_path / "half.extxyz", [atoms, other])
     refused = {
-        "bare.extxyz": "bare.extxyz tells no energies of its structures; give them in eV",
+        "bare.extxyz": "bare.extxyz has no energies of its structures; give them in eV",
         "half.extxyz": "half.extxyz has no energy for 1 of 2 structures (0); label them",
         "order.extxyz": "order.extxyz labels H2O, and no molecule that is scanned (H2O) with its",
         "nowhere.extxyz": "nowhere.extxyz",

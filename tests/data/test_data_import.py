@@ -169,7 +169,7 @@ def test_layouts_of_hdf5_and_npz_are_the_same_frames(tmp_path: Path) -> None:
 def test_symbols_that_are_no_elements_are_refused(tmp_path: Path) -> None:
     arrays = {"pos": np.zeros((1, 2, 3)), "energy": np.zeros(1)}
     np.savez(tmp_path / "a.npz", species=np.array(["Cu", "Xx"]), **arrays)
-    with pytest.raises(InputError, match=r"a\.npz, a has species 'Xx', which is no element"):
+    with pytest.raises(InputError, match=r"a\.npz, a has species 'Xx', which is not an element"):
         imported(tmp_path / "a.npz", forces="none")
 
 

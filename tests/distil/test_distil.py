@@ -185,7 +185,7 @@ def test_it_goes_on_where_it_was_stopped(
     assert_same(once, twice)
     done = mdgraph_command("distil", path, "--out", twice)
     assert done.status == 1
-    assert "holds files already; go on with --resume" in done.err
+    assert "holds files already; continue with --resume" in done.err
     changed = write(tmp_path, teacher, rounds=3)
     done = mdgraph_command("distil", changed, "--out", twice, "--resume")
     assert done.status == 1
@@ -245,11 +245,11 @@ def test_structures_that_teacher_or_student_cannot_take_are_refused_at_once(
         (
             "neutral",
             "ion",
-        ): "teacher: neutral knows no charges, and 1 of 1 structures have one; choose",
+        ): "teacher: neutral takes no total charge, and 1 of 1 structures have one; choose",
         (
             "charged",
             "ion",
-        ): "The student knows no charges, and 1 of 1 structures have one; take charge_",
+        ): "The student takes no total charge, and 1 of 1 structures have one; take charge_",
         ("all-pairs", "box"): "teacher: all-pairs's Coulomb energy runs over all pairs, which have "
         "no end in a periodic system; give a file with a reaction field, which 'mdgraph convert",
     }

@@ -48,7 +48,7 @@ def test_a_rank_that_is_lost_ends_one_that_waits(
         lines = [line for line in said.splitlines() if line.startswith("mdgraph:")]
         assert len(lines) == 1
         assert lines[0] == (
-            "mdgraph: error: Rank 0 of 2 lost rank 1; a run goes on from its last checkpoint, on "
+            "mdgraph: error: Rank 0 of 2 lost rank 1; a run continues from its last checkpoint, on "
             "as many ranks or others. That is the way on."
         )
     finally:

@@ -167,5 +167,5 @@ def test_two_time_steps_and_domains_have_weights_that_rest() -> None:
 
 def test_replicas_that_exchange_have_weights_that_rest() -> None:
     run = switching(10, 2, LangevinMiddle(2.0, [300.0, 310.0], 20.0))
-    with pytest.raises(InputError, match="give weights that rest, or leave the exchange out"):
+    with pytest.raises(InputError, match="give constant weights, or leave the exchange out"):
         ReplicaExchange(run, 5)

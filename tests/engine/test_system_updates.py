@@ -186,7 +186,7 @@ def neutral() -> Simulation:
         (liquid, {"charge": [1.0, 2.0]}, "charge is .* one for all systems or for each"),
         (liquid, {"charge": float("nan")}, "charge is nan; it must be a number"),
         (liquid, {"charge": "much"}, "charge is 'much'; it must be a number"),
-        (neutral, {"charge": 1.0}, "the potential knows no charges"),
+        (neutral, {"charge": 1.0}, "the potential takes no total charge"),
         (liquid, {"cell": 12.0}, r"cell is 12\.0; give finite numbers, \(3, 3\) of them"),
         (liquid, {"cell": np.ones((3, 3))}, "cell is singular"),
         (liquid, {"cell": 0.1 * np.eye(3)}, "too few for any matter"),

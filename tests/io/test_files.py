@@ -38,7 +38,7 @@ class TestWriteAtomically:
     def test_a_pipe_is_not_replaced(self, tmp_path: Path) -> None:
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
-        with pytest.raises(FileError, match="pipe: it is no ordinary file; give another name"):
+        with pytest.raises(FileError, match="pipe: it is not a regular file; give another name"):
             write_atomically(pipe, lambda path: path.write_bytes(b"new"))
         assert pipe.is_fifo()
         assert list(tmp_path.iterdir()) == [pipe]

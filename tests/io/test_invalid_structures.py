@@ -114,7 +114,7 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
         "line 5: 'H -0.24 0.93 0' stands where frame 1",
     ),
     "no number of atoms": ("a.xyz", b"water\n" + WATER, "line 1: 'water' stands where XYZ begins"),
-    "an unknown element": ("a.xyz", WATER.replace(b"O ", b"Xx "), "line 3: 'Xx' is no element"),
+    "an unknown element": ("a.xyz", WATER.replace(b"O ", b"Xx "), "line 3: 'Xx' is not an element"),
     "deuterium": (
         "a.xyz",
         WATER.replace(b"H ", b"D ", 1),
@@ -128,7 +128,7 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
     "a word for a number": (
         "a.xyz",
         WATER.replace(b"0.96", b"zero"),
-        "line 4: 'zero' is no number",
+        "line 4: 'zero' is not a number",
     ),
     "a short line": ("a.xyz", WATER.replace(b" 0.93 0", b""), "line 5: it has 2 of 4 columns"),
     "gz by another name": ("a.xyz", gzip.compress(WATER), "is compressed; unpack it, or end the"),
@@ -264,16 +264,16 @@ class TestTrajectories:
     @pytest.mark.parametrize(
         ("place", "value", "sentence"),
         [
-            ("particles/all/species", None, "species is no set of numbers"),
-            ("particles/all/species", b"text", "species is no set of numbers"),
+            ("particles/all/species", None, "species is not a set of numbers"),
+            ("particles/all/species", b"text", "species is not a set of numbers"),
             ("particles/all/mass", np.ones(3), "masses or boundaries are not those"),
-            ("particles/all/position/value", None, "value is no set of numbers"),
+            ("particles/all/position/value", None, "value is not a set of numbers"),
             ("particles/all/position/value", np.ones((3, 5, 3)), r"has the shape \(3, 5, 3\)"),
             ("particles/all/position/value", np.full((3, 2, 3), np.nan), "frame 0 has positions"),
             ("particles/all/position/step", np.zeros(0, dtype=int), "holds no frame"),
             ("particles/all/position/step", np.array([0, 2, 2]), "its frames do not increase"),
             ("particles/all/position/time", np.zeros(1), "declares 3 frames and holds 1"),
-            ("h5md/creator", 3, "is no trajectory that this version"),
+            ("h5md/creator", 3, "is not a trajectory that this version"),
         ],
     )
     def test_what_cannot_be(self, tmp_path: Path, place: str, value: Any, sentence: str) -> None:
@@ -311,7 +311,7 @@ class TestSystems:
             ({"numbers": [10**30, 1]}, "The atomic numbers are not whole"),
             ({"numbers": ["O", "H"]}, "The atomic numbers are not all numbers"),
             ({"numbers": [1.5, 1]}, "not whole"),
-            ({"numbers": [999, 1]}, "numbers 999 that are no elements"),
+            ({"numbers": [999, 1]}, "numbers 999 that are not elements"),
             ({"positions": [["0", "0", "0"], ["1", "0", "0"]]}, "positions are not all numbers"),
             ({"positions": np.zeros((2, 3)) + 1j}, "positions are not all numbers"),
             ({"positions": [[0, 0, 0], [1, 0]]}, "positions are not all numbers"),

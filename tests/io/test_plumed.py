@@ -65,8 +65,8 @@ def test_a_table_of_plumed_after_a_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("1 2 3\n", "is no table of PLUMED: no line '#! FIELDS ...'"),
-        ("#! FIELDS time phi\n 1 2\n 2 x\n", "line 3: 'x' is no number; correct or remove"),
+        ("1 2 3\n", "is not a table of PLUMED: no line '#! FIELDS ...'"),
+        ("#! FIELDS time phi\n 1 2\n 2 x\n", "line 3: 'x' is not a number; correct or remove"),
         ("#! FIELDS time phi\n 1 2\n 2\n", "line 3: 1 number for 2 columns"),
         ("#! FIELDS time phi\n 1 2\n#! FIELDS time psi\n", "line 3: the columns change to time, p"),
         ("#! FIELDS time time\n 1 2\n", "line 1: #! FIELDS has no name, or one twice"),
@@ -88,7 +88,7 @@ def test_columns_and_constants_that_do_not_serve(tmp_path: Path) -> None:
         table.column("phi")
     with pytest.raises(InputError, match="has no column psi; it has time, phi"):
         table.column("psi")
-    with pytest.raises(FileError, match="'#! SET min_phi x' is no number"):
+    with pytest.raises(FileError, match="'#! SET min_phi x' is not a number"):
         table.domain("phi")
     with pytest.raises(InputError, match="must be 'time'"):
         PlumedWriter.create(tmp_path / "other", ["phi"])

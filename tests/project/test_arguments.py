@@ -71,7 +71,7 @@ def test_objects_that_are_not_systems_are_refused(system: Any) -> None:
 
 @pytest.mark.parametrize("integrator", [*WRONG, Verlet, NOTHING, []], ids=repr)
 def test_objects_that_are_not_integrators_are_refused(integrator: Any) -> None:
-    with pytest.raises(InputError, match="is no integrator; give one such as"):
+    with pytest.raises(InputError, match="is not an integrator; give one such as"):
         simulation(integrator=integrator)
 
 

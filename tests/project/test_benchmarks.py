@@ -161,7 +161,11 @@ def test_speed_prints_a_table(printed_lines: Callable[..., list[str]]) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("speed", ["--atoms", 25, "--device", "cpu"], "and 25 is no multiple of that; ask for 24."),
+        (
+            "speed",
+            ["--atoms", 25, "--device", "cpu"],
+            "and 25 is not a multiple of that; ask for 24.",
+        ),
         ("steps", ["--device", "cuda:x"], "Unknown device 'cuda:x'; choose cpu, cuda or cuda:N."),
     ],
 )

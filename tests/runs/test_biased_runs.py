@@ -416,7 +416,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a missing key": ({"biases": [{"kind": "harmonic", "variables": "r"}]}, "0.centre is missing"),
     "an unknown variable": (
         {"biases": [{"kind": "linear", "variables": "w", "slope_eV": 1.0}]},
-        "which is no variable",
+        "which is not a variable",
     ),
     "a column of HILLS": (
         {

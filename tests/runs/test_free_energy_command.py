@@ -543,7 +543,7 @@ def three_variables(tmp_path: Path) -> list[object]:
         (no_temperature, "tells its temperature; give it with --temperature-K."),
         (apart, "do not overlap, and no others connect them"),
         (edited, "line 4: umbrella.bias is "),
-        (malformed, "line 7: 'x' is no number; correct or remove the line."),
+        (malformed, "line 7: 'x' is not a number; correct or remove the line."),
         (other_hills, "The hills are of phi, and "),
         (moving, "the bias pull moves, so that nothing is at equilibrium under it"),
         (pulled, "pull.work is of a bias that moves, so that nothing is at equilibrium"),

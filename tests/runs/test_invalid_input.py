@@ -99,7 +99,7 @@ STRUCTURES: dict[str, tuple[Callable[[], Atoms], str]] = {
     "mass of zero": (with_mass_of_zero, "Atoms 2 have a mass that is not positive"),
     "charge in the file": (
         lambda: water(info={"charge": 1}),
-        "The total charge is 1 e, but the potential knows no charges",
+        "The total charge is 1 e, but the potential takes no total charge",
     ),
     "triplet": (lambda: water(info={"spin": 3}), "singlets alone"),
 }
@@ -117,7 +117,10 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "more than endless": (["--time-ps=1e308", "--timestep-fs=1e-6"], "--time-ps is more than"),
     "two lengths": (["--steps=1", "--time-ps=1"], "--steps and --time-ps both give the length"),
     "frames never": (["--trajectory-interval=0"], "--trajectory-interval is 0; it should be"),
-    "charge": (["--charge=-1"], "The total charge is -1 e, but the potential knows no charges"),
+    "charge": (
+        ["--charge=-1"],
+        "The total charge is -1 e, but the potential takes no total charge",
+    ),
     "Coulomb": (["--coulomb-cutoff-A=12"], "the potential has no Coulomb energy"),
     "odd device": (["--device=toaster"], "Unknown device 'toaster'; choose cpu, cuda or cuda:N"),
     "device for others": (["--device=meta"], "mdgraph does not run on 'meta'"),
@@ -197,7 +200,7 @@ class TestDynamics:
         arguments = ["md", water_file, "--potential", tiny_potential, "--steps", 2]
         assert mdgraph_command(*arguments).status == 0
         before = tree(place)
-        check(mdgraph_command(*arguments), "mdgraph-run holds a run already; go on with it with")
+        check(mdgraph_command(*arguments), "mdgraph-run holds a run already; continue it with")
         assert tree(place) == before
 
     def test_no_run_to_resume(self, mdgraph_command: Command, place: Path) -> None:
@@ -210,7 +213,7 @@ class TestFiles:
         return {
             "empty.xyz": (b"", "it is empty"),
             "truncated.xyz": (b"6\n\nO 0 0 0\nH 1", "the file ends before it"),
-            "noise.pdb": (bytes(range(256)), "it is no text"),
+            "noise.pdb": (bytes(range(256)), "it is not text"),
             "noise.h5": (bytes(range(256)), "noise.h5"),
             "noise.extxyz": (bytes(range(256)), "noise.extxyz"),
             "unknown.format": (b"water", "ASE knows no format"),
@@ -254,7 +257,7 @@ class TestFiles:
         with h5py.File(place / "other.h5", "w") as file:
             file["numbers"] = np.arange(3)
         done = mdgraph_command("eval", "other.h5", "--potential", tiny_potential)
-        check(done, "other.h5 is no trajectory that")
+        check(done, "other.h5 is not a trajectory that")
 
     @pytest.mark.parametrize(
         ("name", "advice"),

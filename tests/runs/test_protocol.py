@@ -320,7 +320,7 @@ class TestGoingOn:
             patched.setattr(ProgressBar, "report", interrupt)
             done = mdgraph_command("protocol", path, water_file, "--out", out)
         assert done.status == 128 + signal.SIGTERM
-        assert f"Stopped by SIGTERM in {out}/03-npt; go on with the same command." in done.out
+        assert f"Stopped by SIGTERM in {out}/03-npt; continue with the same command." in done.out
         done = mdgraph_command("protocol", path, water_file, "--out", out)
         assert (done.status, "All stages are finished" in done.out) == (0, True)
         assert "Stage 2 of 4, heat: finished." in done.err

@@ -187,7 +187,7 @@ def test_a_command_starts_the_ranks_of_replicas(processes: Any, tmp_path: Path) 
     words = ("--out", out, "--devices", "cpu,cpu", "--no-check", "--replicas", 2, "--steps", 2)
     status, printed, said = finished(command(processes, "md", WATER, *words))
     assert status == 0, said
-    assert f"To go on: mdgraph md --resume --out {out} --devices cpu,cpu" in printed
+    assert f"To continue: mdgraph md --resume --out {out} --devices cpu,cpu" in printed
     assert (out / "rank-1").is_dir()
 
 
@@ -265,7 +265,7 @@ def test_signals_reach_the_ranks_that_a_command_starts(
     while any(Path(f"/proc/{rank}").exists() for rank in ranks):
         assert time.monotonic() < end
         time.sleep(0.1)
-    assert "go on with: mdgraph md --resume" in printed
+    assert "continue with: mdgraph md --resume" in printed
     assert "--devices cpu,cpu" in printed
 
 
@@ -325,7 +325,10 @@ except InputError as error:
 @pytest.mark.parametrize(
     ("cards", "sentence"),
     [
-        (["NVIDIA H100", "NVIDIA H200"], "unlike GPUs, NVIDIA H100 on rank 0 and NVIDIA H200 on"),
+        (
+            ["NVIDIA H100", "NVIDIA H200"],
+            "different GPUs, NVIDIA H100 on rank 0 and NVIDIA H200 on",
+        ),
         (["NVIDIA H100", None], "Rank 1 of 2 has no GPU of its own"),
     ],
 )
@@ -418,7 +421,7 @@ def test_a_rank_lost_between_gpus_ends_the_run_with_the_way_on(
 
 def stopped(out: Path, number: signal.Signals, printed: str) -> None:
     """Looks at what a run of ranks that a signal has ended leaves."""
-    assert f"Stopped by {number.name}; go on with: torchrun" in printed
+    assert f"Stopped by {number.name}; continue with: torchrun" in printed
     rows = (out / "log.csv").read_text(encoding="utf-8").splitlines()
     assert restart_step(out / "checkpoint.safetensors") >= int(rows[-1].split(",")[0]) > 0
 

@@ -126,7 +126,7 @@ class TestFailures:
             ("run.json", None, r"this mdgraph does not take \(ensemble: did you mean nve\?\)"),
             ("checkpoint.safetensors", b"", "is not a whole safetensors file"),
             ("trajectory.h5md", b"", "trajectory.h5md"),
-            ("log.csv", b"", "is no log of a run"),
+            ("log.csv", b"", "is not a log of a run"),
             ("start.extxyz", b"2\nnothing\n", "start.extxyz"),
         ],
     )

@@ -201,7 +201,7 @@ def test_the_command_says_how_ranks_go_on(
     done = mdgraph_command("md", *(configured().structure or ()), "--out", tmp_path / "out")
     assert done.status == 128 + signal.SIGTERM
     expected = f"torchrun --nproc-per-node 2 -m mdgraph md --resume --out {tmp_path}/out"
-    assert done.out.splitlines()[-1] == f"Stopped by SIGTERM; go on with: {expected}"
+    assert done.out.splitlines()[-1] == f"Stopped by SIGTERM; continue with: {expected}"
     assert handled[signal.SIGTERM] == signal.SIG_IGN  # as torchrun sends once one has left
 
 

@@ -226,7 +226,7 @@ def test_a_minimisation(
     start(MinimizeConfig(**options, out=str(out), steps=20, trajectory_interval=4))
     (out / "log.csv").write_bytes(b"")
     before = everything(out)
-    with pytest.raises(MDGraphError, match=r"log\.csv is no log of a run"):
+    with pytest.raises(MDGraphError, match=r"log\.csv is not a log of a run"):
         resume(out, {"steps": 40})
     assert everything(out) == before
 
@@ -239,7 +239,7 @@ def test_what_is_given_to_a_resume_is_not_called_a_damaged_file(
     folder = tmp_path / "run"
     shutil.copytree(finished / "h5md", folder)
     before = everything(folder)
-    with pytest.raises(InputError, match="A run cannot go on with") as caught:
+    with pytest.raises(InputError, match="A run cannot continue with") as caught:
         resume(folder, changes)
     assert next(iter(changes)) in str(caught.value)
     assert "put back" not in str(caught.value)

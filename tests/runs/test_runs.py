@@ -182,7 +182,7 @@ class TestTheFolder:
         configuration = configured(steps=0)
         start(configuration)
         before = content(configuration)
-        with pytest.raises(InputError, match=r"holds a run already; go on with it with --resume"):
+        with pytest.raises(InputError, match=r"holds a run already; continue it with --resume"):
             start(configuration)
         assert content(configuration) == before
 
@@ -455,7 +455,7 @@ def test_a_signal_ends_the_chunk_and_says_how_to_go_on(
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, err
     assert f"Stopped by {number.name}" in out
-    assert f"go on with: mdgraph md --resume --out {parted.out}" in out
+    assert f"continue with: mdgraph md --resume --out {parted.out}" in out
     assert "Traceback" not in err
     done = int(read_log(Path(parted.out) / "log.csv")["step"][-1])
     total = done + 30

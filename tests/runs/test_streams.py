@@ -202,7 +202,7 @@ def test_relax_resumes(
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("H nonsense 1 1\n", "frame 700, line 5604: 'nonsense' is no number"),
+        ("H nonsense 1 1\n", "frame 700, line 5604: 'nonsense' is not a number"),
         ("H nan 1 1\n", "frame 700: The positions of atom 1 are not finite"),
         ("F 1.9 1 1\n", "frame 700: The potential does not know F (atoms 1)"),
         ("", "frame 700, line 5608: it has 1 of 4 columns ('6')"),
@@ -308,7 +308,7 @@ def test_workers_write_what_one_process_writes(
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("H nonsense 1 1\n", "frame 700, line 5604: 'nonsense' is no number"),
+        ("H nonsense 1 1\n", "frame 700, line 5604: 'nonsense' is not a number"),
         ("H nan 1 1\n", "frame 700: The positions of atom 1 are not finite"),
         ("F 1.9 1 1\n", "frame 700: The potential does not know F (atoms 1)"),
     ],
@@ -802,7 +802,7 @@ def test_all_ranks_end_with_one_sentence(
         said = "".join(rank.communicate()[1] for rank in both)
     assert [rank.returncode for rank in both] == [1, 0]
     (error,) = (line for line in said.splitlines() if line.startswith("mdgraph: error"))
-    assert "frame 700, line 5604: 'nonsense' is no number" in error
+    assert "frame 700, line 5604: 'nonsense' is not a number" in error
     assert (tmp_path / "e.extxyz").read_bytes().count(b"Lattice") == 700
 
 

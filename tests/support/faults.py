@@ -130,7 +130,7 @@ class Expected:
 EXPECTED = {
     "overflow": Expected(0, "A neighbor list overflowed before step"),
     "nan": Expected(1, f"The forces on atoms {ATOM} are not finite at step"),
-    "sigterm": Expected(128 + signal.SIGTERM, "Stopped by SIGTERM; go on with:"),
+    "sigterm": Expected(128 + signal.SIGTERM, "Stopped by SIGTERM; continue with:"),
     "kill": Expected(-signal.SIGKILL, ""),
     "cuda": Expected(1, "mdgraph: error: The GPU failed (CUDA error"),
 }
@@ -231,7 +231,7 @@ def checked(runs: Runs, fault: str, whole: dict[str, Any]) -> tuple[str, bool]:
     resumed = "-"
     if status != 0:
         again, words = runs.run(fault, resume=True)
-        places = [line for line in words.splitlines() if "Going on from step" in line]
+        places = [line for line in words.splitlines() if "Continuing from step" in line]
         resumed = places[0].split("step ")[1].rstrip(".") if places else "?"
         if again != 0:
             wrong.append(f"resuming ends with {again}: {words.splitlines()[-1]}")

@@ -235,7 +235,7 @@ def test_terms_that_cannot_be_baselines_are_refused(
     [
         (lambda frame: replace(frame, forces=23.06 * frame.forces), "times those of the data"),
         (lambda frame: replace(frame, forces=-frame.forces), "point against those of the data"),
-        (lambda frame: replace(frame, charge=1.0), "knows no charges, and 16 frames have one"),
+        (lambda frame: replace(frame, charge=1.0), "takes no total charge, and 16 frames have one"),
     ],
 )
 def test_data_that_do_not_fit_are_refused(

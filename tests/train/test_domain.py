@@ -193,7 +193,7 @@ def test_the_command_measures_what_the_training_did(
     file = folder / "model.safetensors"
     refused = mdgraph_command("domain", file, data, folder / "split.json")
     assert refused.status == 1
-    assert "give the folder that a training wrote" in refused.err
+    assert "give the folder of a training" in refused.err
     done = mdgraph_command("domain", folder, data, folder / "split.json", "--device", "cpu")
     assert done.status == 0, done.err
     assert "shortest distances: O-Cu" in done.out

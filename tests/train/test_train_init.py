@@ -457,7 +457,11 @@ def _sound(folder: Path) -> list[object]:
     [
         (_no_energy, [], "no energy is found"),
         (_sound, ["--kind", "liquid", "--prior", "silicon-pbe"], "silicon-pbe does not know O, Cu"),
-        (_ions, ["--kind", "liquid", "--prior", "copper-pbe"], "copper-pbe knows no charges, and"),
+        (
+            _ions,
+            ["--kind", "liquid", "--prior", "copper-pbe"],
+            "copper-pbe takes no total charge, and",
+        ),
         (_no_forces, [], "No frame has forces; name the label in the file with --forces-key"),
         (
             _one_frame,

@@ -59,7 +59,7 @@ pytestmark = pytest.mark.usefixtures("without_report")
         ({"freeze": ["embeding"]}, "no weight begins with 'embeding'"),
         ({"device": "abacus"}, "Unknown device .abacus."),
         ({"precision": "bf16"}, "precision is 'bf16'; it should be 'mixed', 'tf32' or 'double'"),
-        ({"loss": {"elements": {"Xx": 1.0}}}, "Xx is no element"),
+        ({"loss": {"elements": {"Xx": 1.0}}}, "Xx is not an element"),
         ({"potential": {"architecture": "tensornet2"}}, "tensornet2 needs charge_channels"),
         (
             {"loss": {"energy": {"weight": 0}, "forces": {"weight": 0}}},

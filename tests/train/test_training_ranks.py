@@ -148,7 +148,7 @@ def test_a_signal_to_one_rank_stops_all_at_one_step(processes: Any, tmp_path: Pa
     path = prepare(tmp_path, [], **options, batch=3, out=str(tmp_path / "two"))
     ended, said = run_both(processes, path, dies_at=13, number=signal.SIGTERM)
     assert ended == [143, 143], said
-    assert "Stopped; the checkpoint is of step 13, go on with: mdgraph train" in said
+    assert "Stopped; the checkpoint is of step 13, continue with: mdgraph train" in said
     assert "Stopped" not in path.with_suffix(".1").read_text()
     train(settings(path), resume=True, quiet=True)
     assert_near(tmp_path / "out", tmp_path / "two")

@@ -87,7 +87,7 @@ def test_a_stopped_training_loses_nothing_and_says_how_to_go_on(
     monkeypatch.setattr(step_module.TrainingStep, "run", signalled)
     done = mdgraph_command("train", path)
     assert done.status == status
-    assert "Stopped; the checkpoint is of step 13, go on with: mdgraph train" in done.err
+    assert "Stopped; the checkpoint is of step 13, continue with: mdgraph train" in done.err
     assert done.err.rstrip().endswith("--resume")
     # Where no terminal shows a bar, a line says how far it is.
     said = r"Step 10 of 20: held out \S+ meV/A, \S+ meV/atom; waiting for data \S+; \d+ s left\n"

@@ -47,7 +47,7 @@ def test_each_seed_has_its_folder_and_all_have_a_summary(
     (folder / "seed-5" / "checkpoint.safetensors").unlink()
     lost = mdgraph_command("train", path, "--seeds", "1,5", "--steps", "6", "--resume")
     assert lost.status == 1
-    assert "seed-5 has no checkpoint.safetensors to go on from; put it back" in lost.err
+    assert "seed-5 has no checkpoint.safetensors to continue from; put it back" in lost.err
 
 
 @pytest.mark.parametrize(

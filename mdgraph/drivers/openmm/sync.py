@@ -167,7 +167,7 @@ def structure_in(content: bytes, atoms: int) -> tuple[Array, Array]:
         positions, cell = host_array(places_of(tensors, first)), host_array(tensors["cell"][0])
     except (SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError):
         raise FileError(
-            "This is no checkpoint of mdgraph, as those of other Contexts are none; give one "
+            "This is not a checkpoint of mdgraph, which reads none of other Contexts; give one "
             "that this kind of Simulation wrote, or a State."
         ) from None
     if len(positions) != atoms:

@@ -52,7 +52,7 @@ def number_in(expected: Any, name: str, value: Any) -> float:
         return real_number(number, name, f"{expected.get_name()}s")
     except TypeError:
         raise InputError(
-            f"{name}={value} is no number of {expected.get_name()}s; give a plain number or one "
+            f"{name}={value} is not a number of {expected.get_name()}s; give a plain number or one "
             "with its unit."
         ) from None
 

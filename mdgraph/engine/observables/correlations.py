@@ -171,7 +171,7 @@ class Correlation(OnlineObservable):
                 )
         if window % spacing:
             raise InputError(
-                f"A window of {window} samples is no multiple of a spacing of {spacing}; "
+                f"A window of {window} samples is not a multiple of a spacing of {spacing}; "
                 "choose a spacing that divides it."
             )
         self.window, self.spacing = int(window), int(spacing)
@@ -179,7 +179,7 @@ class Correlation(OnlineObservable):
             None if atoms is None else whole_numbers(atoms, f"The atoms of the {self.kind}")
         )
         if self.atoms is not None and (not self.atoms or min(self.atoms) < 0):
-            raise InputError(f"The atoms of the {self.kind} are no indices; give some, from 0 on.")
+            raise InputError(f"The atoms of the {self.kind} are not indices; give some, from 0 on.")
 
     def allocate(self, calculation: Calculation, integrator: Integrator) -> dict[str, Tensor]:
         """See OnlineObservable."""
@@ -193,7 +193,7 @@ class Correlation(OnlineObservable):
         if self.atoms is not None:
             if max(self.atoms) >= grouping.atoms:
                 raise InputError(
-                    f"The {self.kind} is asked of atom {max(self.atoms)}, but there are "
+                    f"The {self.kind} needs atom {max(self.atoms)}, but there are "
                     f"{grouping.atoms} atoms; give indices from 0 to {grouping.atoms - 1}."
                 )
             compared = torch.zeros(grouping.atoms, dtype=torch.bool, device=device)

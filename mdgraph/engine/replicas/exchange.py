@@ -182,7 +182,7 @@ class StateExchange(RanksReporter):
         if simulation.calculation.evaluator.switching(simulation.state):
             raise InputError(
                 "Exchanges are between replicas that know the same energy, and weights of terms "
-                "change it along the run; give weights that rest, or leave the exchange out."
+                "change it along the run; give constant weights, or leave the exchange out."
             )
         super().__init__(interval, systems, ranks)
         own = torch.tensor(bath, dtype=torch.float64).expand(systems)

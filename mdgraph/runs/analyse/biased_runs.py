@@ -226,7 +226,7 @@ class _Reader:
             )
         temperature = next(iter(temperatures.values()), self._given)
         if temperature is None:
-            raise InputError("HILLS alone tell no temperature; give it with --temperature-K.")
+            raise InputError("HILLS alone contain no temperature; give it with --temperature-K.")
         warnings = [*self._switching.values(), *_check_definitions(self._runs)]
         hills = list(self._hills.values())
         exchanges = list(self._exchanges.values())
@@ -287,7 +287,7 @@ class _Reader:
         """A COLVAR; its biases, or None for those of run.json."""
         table = read_plumed(path)
         if table.fields[0] != "time":
-            raise FileError(f"{path} is no COLVAR: its first column is {table.fields[0]}.")
+            raise FileError(f"{path} is not a COLVAR: its first column is {table.fields[0]}.")
         domains = {
             name: domain for name in table.fields if (domain := table.domain(name)) is not None
         }
@@ -655,7 +655,7 @@ def _read_windows(path: Path) -> list[tuple[Path, tuple[StaticBias, ...]]]:
                 values = dict(zip(names, map(float, words[1:]), strict=True))
             except ValueError as error:
                 raise FileError(
-                    f"{path}, line {number}: '{printable(line.strip(), 60)}' is no file with "
+                    f"{path}, line {number}: '{printable(line.strip(), 60)}' is not a file with "
                     f"{len(names)} numbers; correct it."
                 ) from error
             bias = StaticBias(

@@ -188,7 +188,7 @@ def domain(
 
     if not (potential / FILE_NAME).is_file():
         raise FileError(
-            f"{potential} is no folder with a {FILE_NAME}; give the folder that a training wrote."
+            f"{potential} is not a folder with a {FILE_NAME}; give the folder of a training."
         )
     with contextlib.suppress(CheckpointError):  # a damaged domain may be replaced
         if load_domain(potential) is not None:

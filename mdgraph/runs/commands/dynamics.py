@@ -360,7 +360,7 @@ def _interruptible(kind: type[RunConfig], configuration: RunConfig) -> Iterator[
         from mdgraph.runs.md import holds_run
 
         if holds_run(folder):
-            error.add_note(f"go on with: {again}")
+            error.add_note(f"continue with: {again}")
             error.status = unfinished_status(error.signal)
         else:
             error.add_note("nothing was written, start it again")
@@ -405,7 +405,7 @@ def _print_where(command: str, outcome: "RunOutcome") -> None:
             _print_next_commands(outcome)
         return
     again = _again(command, folder, outcome.ranks)
-    typer.echo(f"Stopped by {_reason(outcome.signal, outcome)}; go on with: {again}")
+    typer.echo(f"Stopped by {_reason(outcome.signal, outcome)}; continue with: {again}")
     raise typer.Exit(unfinished_status(outcome.signal))
 
 
@@ -414,7 +414,7 @@ def _print_next_commands(outcome: "RunOutcome") -> None:
     folder = outcome.directory
     longer = f"{outcome.time_ps or 1.0:.4g}"
     typer.echo(
-        printable(f"To go on: {_again('md', folder.path, outcome.ranks)} --extend-ps {longer}")
+        printable(f"To continue: {_again('md', folder.path, outcome.ranks)} --extend-ps {longer}")
     )
     if outcome.ranks > 1:
         return  # each may have a record of its own
@@ -461,13 +461,13 @@ def protocol(
     try:
         outcome = run_protocol(read_protocol(file, structure, out), out)
     except Interrupted as error:
-        error.add_note("go on with the same command")
+        error.add_note("continue with the same command")
         error.status = unfinished_status(error.signal)
         raise
     if outcome is not None and outcome.signal is not None:
         typer.echo(
             f"Stopped by {_reason(outcome.signal, outcome)} in {outcome.directory.path}; "
-            "go on with the same command."
+            "continue with the same command."
         )
         raise typer.Exit(unfinished_status(outcome.signal))
     typer.echo(printable(f"All stages are finished, in {out}{'/' * (out != Path())}"))

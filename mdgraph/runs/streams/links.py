@@ -37,7 +37,7 @@ is killed with kernels in flight can end others."""
 _RANK_PATIENCE: Final = 86_400.0
 """s that a rank is waited for: a stream may pause for long, and a lost rank is seen at once."""
 
-_ADVICE: Final = "; what is written is whole, so go on with --resume."
+_ADVICE: Final = "; what is written is whole, so continue with --resume."
 
 
 class ServiceEnded(Exception):  # noqa: N818

@@ -188,7 +188,7 @@ class StreamProcess:
             assert self._process is not None
             raise MDGraphError(
                 f"{self.called} ended (status {self._process.wait()}), as it does where memory is "
-                f"short; what is written is whole, so go on with {self.advice}."
+                f"short; what is written is whole, so continue with {self.advice}."
             ) from error
 
     def close(self, patience: float = 0.0) -> None:

@@ -31,7 +31,7 @@ def water_with_nan() -> Atoms:
         (Atoms("H2", [[0, 0, 0], [0, 0, 1e-5]]), "Atoms 0 and 1 are at the same place"),
         (Atoms("H2", [[0, 0, 0], [0, 0, 5]], cell=[5, 5, 5], pbc=True), "same place"),
         (Atoms("H", cell=[[1, 0, 0], [1, 0, 0], [0, 0, 1]], pbc=True), "singular"),
-        (Atoms("H", info={"charge": 1}), "knows no charges"),
+        (Atoms("H", info={"charge": 1}), "takes no total charge"),
         (Atoms("H", info={"charge": "plus"}), "no number"),
     ],
 )
@@ -74,7 +74,7 @@ def test_atoms_that_become_bad_are_named() -> None:
         ({"potential": "no/such/potential.ckpt"}, "potential.ckpt"),
         ({"device": "tpu"}, "device 'tpu'"),
         ({"precision": "half"}, "Unknown precision 'half'"),
-        ({"charge": 1}, "knows no charges"),
+        ({"charge": 1}, "takes no total charge"),
         ({"potential": charged(), "charge": math.nan}, "charge is nan; it must be a number"),
         ({"coulomb_cutoff": 12.0}, "no Coulomb energy"),
         ({"coulomb_cutoff": None}, "no Coulomb energy"),

@@ -209,7 +209,7 @@ def without_element() -> app.Topology:
         ({"topology": carbon()}, "does not know C"),
         ({"topology": without_element()}, "Atoms 3 of the topology have no element"),
         ({"topology": topology(box=None), "system": with_force(barostat())}, "no periodic box"),
-        ({"charge": 1.0}, "knows no charges"),
+        ({"charge": 1.0}, "takes no total charge"),
         ({"precision": "half"}, "Unknown precision"),
     ],
 )

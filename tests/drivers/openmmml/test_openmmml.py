@@ -317,10 +317,14 @@ def with_carbon() -> app.Topology:
     [
         (with_carbon(), {}, "does not know C"),
         (element_missing(), {}, "Atoms 3 of the topology have no element"),
-        (topology(), {"charge": 1}, "knows no charges"),
+        (topology(), {"charge": 1}, "takes no total charge"),
         (topology(), {"precision": "half"}, "Unknown precision"),
         (topology(), {"coulombCutoff": 1.2 * unit.nanometer}, "no Coulomb energy"),
-        (topology(), {"charge": 1.0 * unit.nanometer}, "charge=1.0 nm is no number of elementary"),
+        (
+            topology(),
+            {"charge": 1.0 * unit.nanometer},
+            "charge=1.0 nm is not a number of elementary",
+        ),
         (
             topology(),
             {"coulombCutoff": "far"},
