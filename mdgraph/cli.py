@@ -269,19 +269,19 @@ def run(app: typer.Typer, name: str) -> int:
         if "\n" in text:  # a group of commands without a command explains itself
             error.show()
             return int(error.exit_code)
-        said = plain(text.removeprefix("Invalid value for ").removeprefix("Invalid value: "))
-        said = re.sub(r"^'(-\S+)'", r"\1", said)
+        message = plain(text.removeprefix("Invalid value for ").removeprefix("Invalid value: "))
+        message = re.sub(r"^'(-\S+)'", r"\1", message)
         if hasattr(error, "possibilities"):  # of an unknown option alone
             option = error.option_name
             advice = _option_advice(option, error.ctx)
             raise InputError(f"No such option: {option}; {advice}") from error
         where = name if error.ctx is None else error.ctx.command_path
-        if unknown := re.match("No such command '([^']*)'", said):
+        if unknown := re.match("No such command '([^']*)'", message):
             commands = error.ctx.command.commands.items()
             likely = likely_names(unknown[1], [word for word, one in commands if not one.hidden])
             advice = f"did you mean {where} {likely[0]}?" if likely else f"see {where} --help."
             raise InputError(f"{unknown[0]}; {advice}") from error
-        raise InputError(f"{said.rstrip('.')}; see {where} --help.") from error
+        raise InputError(f"{message.rstrip('.')}; see {where} --help.") from error
     except typer.Abort as error:
         if isinstance(error.__cause__, KeyboardInterrupt):
             raise Interrupted(signal.SIGINT) from error

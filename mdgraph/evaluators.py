@@ -19,7 +19,7 @@ from mdgraph.state import State
 
 
 class Evaluator(ABC):
-    """Writes energy, forces and virial of a state; what simulations and drivers run.
+    """Writes energy, forces and virial of a state; simulations and drivers run one.
 
     An evaluator of your own needs `cutoffs` and `evaluate_`; the other members have the defaults
     below. An object of another class with these two runs as a `ForeignEvaluator`.
@@ -30,13 +30,13 @@ class Evaluator(ABC):
 
     Attributes:
         cutoffs: A; ranges of the lists that `evaluate_` expects, in their order.
-        potential: what it evaluates, or None where there is nothing to compare it with.
-        precision: what it was made for; None suits all.
-        device: where it runs; None runs anywhere.
-        rounds: whether forces are rounded, and no exact derivative of the energy.
-        runs_beside: whether its work on a state uses no buffers of others but those that it is
-            to write, so that two such evaluators may run at a time.
-        one_way: numbers of lists whose reverse slots it does not read.
+        potential: the potential it evaluates, which the self-check compares it with; or None.
+        precision: the precision it was made for; None means any.
+        device: the device it runs on; None means any.
+        rounds: whether forces are rounded, so that they are not the exact derivative of the energy.
+        runs_beside: whether two such evaluators may run at the same time on one state, because
+            each writes only its own buffers and the results it is asked for.
+        one_way: indices of lists whose reverse slots it does not read.
     """
 
     cutoffs: tuple[float, ...] = ()
@@ -56,39 +56,39 @@ class Evaluator(ABC):
 
     @property
     def species(self) -> tuple[int, ...] | None:
-        """Atomic numbers it accepts; None accepts every element."""
+        """Atomic numbers that it accepts; None means every element."""
         return None if self.potential is None else self.potential.species
 
     @property
     def uses_charge(self) -> bool:
-        """Whether the total charge enters the energy, or may do so."""
+        """Whether the energy depends, or may depend, on the total charge."""
         return self.potential is None or self.potential.uses_charge
 
     @property
     def list_roles(self) -> ListRoles:
-        """Which list each part of it reads; unless overridden, the first is `network`."""
+        """The list that each part of the potential reads; by default the first is `network`."""
         return ListRoles(self.cutoffs, {"network": 0} if self.cutoffs else {})
 
     def forces(self, state: State) -> Tensor:
         """Forces (N, 3) of the potential, eV/A; does not sync.
 
-        They are those of the state, unless other forces drive the dynamics.
+        These are `state.forces`, except with two time steps, where other forces drive the dynamics.
         """
         return state.forces
 
     def tensors(self, state: State) -> dict[str, Tensor]:
-        """Buffers beside the state that belong to its positions, by name, for restart files."""
+        """Buffers, by name, that restart files need in addition to the state."""
         return {}
 
     def term_energies(self, state: State) -> Mapping[str, Tensor]:
-        """Energies (S,) float64, eV, of the terms of a sum, by name, as last evaluated.
+        """Energies (S,) float64, eV, of the terms of a sum, by name, from the last evaluation.
 
-        They are weighted, so they add up to the energy. Empty where there is one term alone.
+        They include the weights, so they add up to the energy. Empty if there is only one term.
         """
         return {}
 
     def switching(self, state: State) -> Mapping[str, Tensor]:
-        """What logs have of weights that change, (S,) float64 by column; empty if all rest."""
+        """Log columns (S,) float64 of weights that change; empty if all weights are constant."""
         return {}
 
     def begin_step_(self, state: State) -> None:  # noqa: B027
@@ -98,16 +98,16 @@ class Evaluator(ABC):
         """Called after each step of dynamics; static shapes, does not sync."""
 
     def division(self, state: State) -> dict[str, Tensor]:
-        """Buffers, by name, that say how the work on a state is divided; empty where it is whole.
+        """Buffers, by name, that describe the division of a state among domains, for restart files.
 
-        Restart files have them. Another division has others, and gives the same forces.
+        Empty without domains. Forces do not depend on the division.
         """
         return {}
 
     def outgrown(self, state: State) -> Tensor | None:
-        """() bool, whether buffers beside the lists became too small since `grow_`; does not sync.
+        """() bool, whether buffers other than the lists overflowed since `grow_`; does not sync.
 
-        None where there are no such buffers.
+        None if there are no such buffers.
         """
         return None
 
@@ -115,7 +115,7 @@ class Evaluator(ABC):
         """Enlarges these buffers at the next evaluation. Capture graphs again."""
 
     def own_lists(self, lists: Sequence[NeighborList]) -> list[NeighborList]:
-        """Those of its lists that `evaluate_` brings up to date itself, beside other work."""
+        """The lists that `evaluate_` brings up to date itself."""
         return []
 
     @abstractmethod
@@ -129,22 +129,22 @@ class Evaluator(ABC):
     def evaluate_forces_(
         self, state: State, lists: Sequence[NeighborList], into: Tensor | None = None
     ) -> None:
-        """Writes the forces of `evaluate_`, and energies and virial may hold anything after it.
+        """Writes only the forces of `evaluate_`; energies and virial are undefined afterwards.
 
         Static shapes, does not sync.
 
         Args:
             state: see `evaluate_`.
-            lists: likewise.
-            into: (N, 3), eV/A, written in the place of `state.forces`; if it `runs_beside`, results
-                of the state then stay as they are.
+            lists: see `evaluate_`.
+            into: (N, 3), eV/A, written instead of `state.forces`; an evaluator that `runs_beside`
+                then leaves the results in the state unchanged.
         """
         self.evaluate_(state, lists)
         if into is not None:
             into.copy_(state.forces)
 
     def evaluate_apart_(self, state: State, lists: Sequence[NeighborList], forces: Tensor) -> None:
-        """Evaluates with forces (N, 3) of their own, and those of the state may hold anything.
+        """Like `evaluate_`, with forces written into `forces` (N, 3); `state.forces` is undefined.
 
         Static shapes, does not sync.
         """
@@ -158,10 +158,11 @@ def _definer(cls: type, name: str) -> int:
 
 
 class ForeignEvaluator(Evaluator):
-    """An object with `cutoffs` and `evaluate_` that is no Evaluator.
+    """Wraps an object that has `cutoffs` and `evaluate_` but is not an Evaluator.
 
     Attributes:
-        foreign: the object, whose other attributes count where it has them.
+        foreign: the object; `potential`, `precision`, `device` and `rounds` are taken from it if it
+            has them.
     """
 
     def __init__(self, foreign: Any) -> None:
@@ -234,7 +235,7 @@ class AutogradEvaluator(Evaluator):
 
 
 def _strained(state: State) -> tuple[AbsolutePositions, list[Tensor]]:
-    """Positions and cells of a state, and the leaves they depend on: places and a zero strain."""
+    """Positions and cells of a state, and the leaves that they depend on: places, a zero strain."""
     places = state.places().detach().requires_grad_(True)
     cell = state.cell.double()
     strain = torch.zeros_like(cell, requires_grad=True)

@@ -157,7 +157,7 @@ def stopwatch(device: torch.device) -> Timer:
     return measure
 
 
-def say_mechanism(lists: Sequence[NeighborList]) -> None:
+def log_mechanism(lists: Sequence[NeighborList]) -> None:
     """Logs how lists are built, if their skin is not tuned."""
     if lists:
         logger.debug("Lists are built by %s.", lists[0].mechanism)

@@ -58,7 +58,7 @@ class SystemUpdate:
     move_atoms: bool = True
 
     def __post_init__(self) -> None:
-        """Raises InputError for a seed that is no whole number."""
+        """Raises InputError for a seed that is not a whole number."""
         check_fields(self)
         if self.seed is not None:
             whole_number(self.seed, "The seed")
@@ -92,7 +92,7 @@ class SystemUpdate:
             return None
         systems = systems_of(calculation.state)
         if self.charge is not None:
-            charges = _of_each("charge", self.charge, (), len(systems)).tolist()
+            charges = _per_system("charge", self.charge, (), len(systems)).tolist()
             systems = [
                 system.replace(charge=charge)
                 for system, charge in zip(systems, charges, strict=True)
@@ -102,7 +102,7 @@ class SystemUpdate:
                 raise InputError(
                     "Fixed atoms would move with the cell; keep all positions by move_atoms=False."
                 )
-            cells = _of_each("cell", self.cell, (3, 3), len(systems))
+            cells = _per_system("cell", self.cell, (3, 3), len(systems))
             systems = [
                 _in_cell(system, cell, self.move_atoms)
                 for system, cell in zip(systems, cells, strict=True)
@@ -111,7 +111,7 @@ class SystemUpdate:
         return systems
 
 
-def write_(state: State, systems: Sequence[System]) -> None:
+def write_systems_(state: State, systems: Sequence[System]) -> None:
     """Writes charges, cells and positions into the buffers that graphs read."""
     charges = [system.charge for system in systems]
     state.charge.copy_(torch.tensor(charges, dtype=torch.float64))
@@ -119,7 +119,7 @@ def write_(state: State, systems: Sequence[System]) -> None:
     state.positions.copy_(torch.tensor(np.concatenate([system.positions for system in systems])))
 
 
-def _of_each(
+def _per_system(
     name: str, value: ArrayLike, shape: tuple[int, ...], count: int
 ) -> NDArray[np.float64]:
     """(S, *shape) from one value for all systems, or one for each."""
@@ -290,7 +290,7 @@ class StepDynamics:
         if calculation.evaluator.switching(self.state) and integrator.converged() is not None:
             raise InputError(
                 "Weights of terms change with the steps, so there is no minimum to find; give "
-                "weights that rest."
+                "constant weights."
             )
         self.online = OnlineObservables(observe, calculation, integrator)
         self._checkpoint_state = CheckpointState(calculation, integrator, self.online)
@@ -372,7 +372,7 @@ class StepDynamics:
             raise
 
     def _evaluate(self, systems: Sequence[System], cells: bool) -> None:
-        write_(self.state, systems)
+        write_systems_(self.state, systems)
         if cells and not self.integrator.cell_varies:
             self.step_graphs.forget()
             self.calculation.plan_anew()
@@ -391,13 +391,14 @@ class StepDynamics:
         return steps_together(self.calculation.evaluator)
 
     def advance_(self, count: int) -> None:
-        """Takes steps from the present one on, on all ranks that there are; `step` stays.
+        """Takes steps from the present one on, on all ranks; leaves `step` as it is.
 
         Syncs only to capture a graph, or where buffers are made.
         """
-        known = self.remove_momentum, self.online, self._own_steps
         try:
-            own = own_steps(self.calculation, self._template, *known)
+            own = own_steps(
+                self.calculation, self._template, self.remove_momentum, self.online, self._own_steps
+            )
         except OutgrownError:
             return
         if own is None:

@@ -63,12 +63,13 @@ class StepsBeginning:
     """What other ranks need to take steps, see `Beginning`.
 
     Attributes:
-        number: of the steps, in calls of other ranks.
-        before: of those whose place they take, or 0.
-        integrator: without buffers.
+        number: identifies the steps in calls of other ranks.
+        before: number of the steps that these replace, or 0.
+        integrator: the integrator, without buffers.
         remove_momentum: steps from one removal of momentum to the next, or 0.
-        looks: whether something on rank 0 looks at all atoms at each step.
-        pulls: whether that adds forces.
+        needs_all_atoms: whether restraints, biases or observables, which run on rank 0, need all
+            atoms at each step.
+        adds_forces: whether these add forces.
         recipe: of the evaluator of the system.
         parts: numbers of the divided systems.
         lists: number of the divided system, and place among its lists, of each list.
@@ -78,8 +79,8 @@ class StepsBeginning:
     before: int
     integrator: Integrator
     remove_momentum: int
-    looks: bool
-    pulls: bool
+    needs_all_atoms: bool
+    adds_forces: bool
     recipe: EvaluatorRecipe
     parts: tuple[int, ...]
     lists: tuple[tuple[int, int], ...]
@@ -97,7 +98,7 @@ class StepsBeginning:
         )
 
     def calculation(self, evaluator: Evaluator, divided: Sequence[DividedSystem]) -> Calculation:
-        """That of the region of a rank."""
+        """The calculation for the region of a rank."""
         numbered = {one.number: one for one in divided}
         lists = [numbered[number].lists[place] for number, place in self.lists]
         return Calculation.of_parts(evaluator, divided[0].region.state, lists)
@@ -131,7 +132,7 @@ class OwnSteps:
                 those near them within a stretch.
             divided: what ranks have of it, for each divided evaluator.
             beginning: of the steps.
-            before: steps whose place these take.
+            before: steps that these replace.
             whole: of all atoms, valid before and after a stretch; on rank 0. The same where the
                 region is the whole.
             online: observables that each step records; on rank 0.
@@ -167,25 +168,25 @@ class OwnSteps:
         self._integrator = copy(beginning.integrator)
         self._integrator.allocate(self.own)
         self._between: HandOver | None = None
-        if not beginning.looks:
+        if not beginning.needs_all_atoms:
             reach = max(one.reach for one in divided)
             where = first.grid, first.planes, first.region, margin, reach
             self._between = HandOver(exchange, *where)
             places, cells = self._places(region.positions.index_select(0, self.atoms.atoms))
-            known = None if before is None else before._between
-            self._between.allocate_(self.atoms.used, places, cells, known)
+            previous = None if before is None else before._between
+            self._between.allocate_(self.atoms.used, places, cells, previous)
         own = self._integrator.tensors()
         self._names = [name for name, value in own.items() if value.shape[:1] == (rows,)]
         self._whole: Integrator | None = None
-        self._pulls = torch.zeros_like(region.forces) if beginning.pulls else None
+        self._rank_0_forces = torch.zeros_like(region.forces) if beginning.adds_forces else None
         together = steps_together(calculation.evaluator)
         self.graphs = StepGraphs(
             self._step_, self._integrator, self._unchanged, region.device, together, exchange
         )
 
     @property
-    def serve(self) -> bool:
-        """Whether the buffers are still there that these steps were made for."""
+    def is_valid(self) -> bool:
+        """Whether the buffers that these steps were made for still exist."""
         parts = [(reference(), cuts) for reference, cuts in self._parts]
         return all(one is not None and one.cuts == cuts for one, cuts in parts)
 
@@ -196,7 +197,8 @@ class OwnSteps:
         """Takes steps on all ranks; on rank 0.
 
         Args:
-            graphs: whose settings count, and get what is found of memory.
+            graphs: of rank 0; its settings are used, and updated if a graph does not fit into
+                memory.
             integrator: of the whole system.
             step: steps done before.
             count: to take.
@@ -252,11 +254,11 @@ class OwnSteps:
         with torch.no_grad():
             while step < end:
                 count = min(end - step, block - step % block)
-                from_whole = step == request.step or self._beginning.looks
+                from_whole = step == request.step or self._beginning.needs_all_atoms
                 by_atom = self._share_(whole) if from_whole else self._hand_over_()
                 self._stretch_(step, count, by_atom)
                 step += count
-                if step == end or self._beginning.looks:
+                if step == end or self._beginning.needs_all_atoms:
                     self._end_(whole)
 
     def _stretch_(self, step: int, count: int, by_atom: Mapping[str, Tensor]) -> None:
@@ -272,7 +274,9 @@ class OwnSteps:
             with ExitStack() as stack:
                 for one in self._divided():
                     stack.enter_context(
-                        one.steps(self.atoms, adds_up=self._adds_up, zeroes=self._beginning.pulls)
+                        one.steps(
+                            self.atoms, adds_up=self._adds_up, zeroes=self._beginning.adds_forces
+                        )
                     )
                 stack.enter_context(self.atoms.deciding())
                 self._load_(by_atom)
@@ -295,16 +299,18 @@ class OwnSteps:
         state, own, parts = region.state, self._integrator, self._divided()
         replicated = self._replicated(source)
         tensors = (own if whole is None else whole).tensors()
-        given = {name: value for name, value in tensors.items() if name not in self._names}
+        replicated_tensors = {
+            name: value for name, value in tensors.items() if name not in self._names
+        }
         planes = [one.planes if one.whole is None else one.whole.planes for one in parts]
         cells = [item.reference_cell for item in source.lists]
-        shared = _Bytes([*replicated, *given.values(), *planes, *cells])
+        shared = _Bytes([*replicated, *replicated_tensors.values(), *planes, *cells])
         self._exchange.share_(shared.bytes)()
         if self._has_part:
             values = iter(shared.values())
             for value in self._replicated(region):
                 value.copy_(next(values))
-            given = {name: next(values) for name in given}
+            replicated_tensors = {name: next(values) for name in replicated_tensors}
             moved = torch.stack([one.take_planes_(next(values)) for one in parts]).any()
             cells = [*values]
         places = [source.state.positions, *(item.reference_positions for item in source.lists)]
@@ -312,22 +318,22 @@ class OwnSteps:
         reach = max(one.reach for one in parts)
         bricks = [one.brick for one in parts if one.brick is not None]
         brick = max(bricks, key=lambda one: one.margin)
-        found = self._region.share_(
+        region_columns = self._region.share_(
             source.state.numbers, places, [state.cell, *cells], columns, brick, reach
         )
-        own.restore(own.tensors() | given)
+        own.restore(own.tensors() | replicated_tensors)
         if not self._has_part:
             return {name: tensors[name] for name in self._names}
-        return self._take_(found, cells, moved)
+        return self._take_(region_columns, cells, moved)
 
     def _take_(
-        self, found: Sequence[Tensor], cells: Sequence[Tensor], moved: Tensor
+        self, region_columns: Sequence[Tensor], cells: Sequence[Tensor], moved: Tensor
     ) -> dict[str, Tensor]:
         """Takes into the region what came of its atoms.
 
         Args:
-            found: (M, ...), positions, what lists were built from, columns, and buffers of the
-                integrator by atom.
+            region_columns: (M, ...), positions, what lists were built from, columns, and buffers
+                of the integrator by atom.
             cells: (1, 3, 3) A, that lists were built from.
             moved: () bool, whether planes have.
 
@@ -336,13 +342,13 @@ class OwnSteps:
         """
         region, end = self._calculation, 1 + len(cells)
         columns = self._columns(region)
-        for value, new in zip(columns, found[end:], strict=False):
+        for value, new in zip(columns, region_columns[end:], strict=False):
             value.copy_(new)
         for one in self._divided():
             one.take_constant_()
-        for item, place, vectors in zip(region.lists, found[1:end], cells, strict=True):
+        for item, place, vectors in zip(region.lists, region_columns[1:end], cells, strict=True):
             item.follow_(place, vectors, moved)
-        return dict(zip(self._names, found[end + len(columns) :], strict=True))
+        return dict(zip(self._names, region_columns[end + len(columns) :], strict=True))
 
     def _places(self, positions: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Positions of own atoms (C, 3), and what lists were built from, with the cells of both."""
@@ -421,17 +427,17 @@ class OwnSteps:
         """
         region, own, atoms = self._calculation.state, self.own, self.atoms
         atoms.bring_(own, lists)
-        if self._beginning.looks:
+        if self._beginning.needs_all_atoms:
             atoms.collect_({"positions": own.positions}, {"positions": region.positions})
         update_()
-        if self._pulls is not None:
-            self._add_pulls_(self._pulls)
+        if self._rank_0_forces is not None:
+            self._add_rank_0_forces_(self._rank_0_forces)
         atoms.take_(region.forces, own.forces)
 
     @property
     def _adds_up(self) -> bool:
         """Whether a step needs energy or virial of the whole: a barostat, and what looks at all."""
-        return self._integrator.cell_varies or self._beginning.looks
+        return self._integrator.cell_varies or self._beginning.needs_all_atoms
 
     def _settle_(self) -> None:
         """Adds up what a step has not, and says what has outgrown its buffers."""
@@ -449,7 +455,7 @@ class OwnSteps:
         terms = calculation.evaluator.term_energies(state).values()
         return [state.energy, state.virial, *terms]
 
-    def _add_pulls_(self, pulls: Tensor) -> None:
+    def _add_rank_0_forces_(self, buffer: Tensor) -> None:
         """Adds to forces, energies and virial what restraints and biases have added on rank 0.
 
         Of atoms of other ranks rank 0 has nothing else.
@@ -460,10 +466,10 @@ class OwnSteps:
             here.append(forces(state))
         for value in here:
             if self._exchange.leads:
-                pulls.copy_(value)
-            self._region.share_rows_(pulls)
+                buffer.copy_(value)
+            self._region.share_rows_(buffer)
             if not self._exchange.leads:
-                value.add_(pulls)
+                value.add_(buffer)
         energies = state.energies if self._exchange.leads else torch.empty_like(state.energies)
         self._region.share_rows_(energies)
         if not self._exchange.leads:
@@ -491,7 +497,7 @@ class OwnSteps:
                 self._inner_step_(large, number)
             if interval := self._beginning.remove_momentum:
                 self._integrator.remove_momentum_(self.own, self.own.step % interval == 0)
-            if self._beginning.looks:
+            if self._beginning.needs_all_atoms:
                 self._collect_(self._of_whole(self._names))
             if self._online is not None:
                 # Observables read the integrator of the whole system.
@@ -530,12 +536,12 @@ class OwnSteps:
 
     def _by_atom(self, calculation: Calculation, lists: bool) -> dict[str, Tensor]:
         """What else there is by atom, of a region or of the whole."""
-        found = {"energies": calculation.state.energies}
+        by_name = {"energies": calculation.state.energies}
         for number, value in enumerate(self._evaluator_tensors(calculation)[0]):
-            found[f"evaluator {number}"] = value
+            by_name[f"evaluator {number}"] = value
         for number, item in enumerate(calculation.lists if lists else ()):
-            found[f"list {number}"] = item.reference_positions
-        return found
+            by_name[f"list {number}"] = item.reference_positions
+        return by_name
 
     def _end_(self, whole: Integrator | None) -> None:
         """Brings all that a stretch has changed to rank 0."""
@@ -604,9 +610,9 @@ def own_steps(
     template: Integrator,
     remove_momentum: int,
     online: OnlineObservables,
-    known: OwnSteps | None,
+    previous: OwnSteps | None,
 ) -> OwnSteps | None:
-    """Steps that all ranks take together, those that are known where they serve.
+    """Steps that all ranks take together; the previous ones if these are still valid.
 
     Syncs where buffers are made.
 
@@ -615,10 +621,10 @@ def own_steps(
         template: the integrator without buffers.
         remove_momentum: see StepsBeginning.
         online: observables.
-        known: steps before.
+        previous: steps that were taken before, or None.
 
     Returns:
-        None where one rank has all atoms.
+        None if one rank has all atoms.
 
     Raises:
         OutgrownError: a list is incomplete.
@@ -627,18 +633,18 @@ def own_steps(
     parts = parts_with_lists(evaluator, lists)
     if not parts or not all(part.shares(state) for part, _ in parts):
         return None
-    pulls = calculation.springs is not None or calculation.biases is not None
-    looks = pulls or any(record.within_steps for record in online)
+    adds_forces = calculation.springs is not None or calculation.biases is not None
+    needs_all_atoms = adds_forces or any(record.within_steps for record in online)
     for part, _ in parts:
-        part.keeps_all = looks
+        part.keeps_all = needs_all_atoms
     divided: list[DividedSystem] = []
     while not divided or any(one.stale for one in divided):  # where the region has grown for others
-        found = [part.divided(state, own) for part, own in parts]
-        divided = [one for one in found if one is not None]
-        if len(divided) < len(found):
+        systems = [part.divided(state, own) for part, own in parts]
+        divided = [one for one in systems if one is not None]
+        if len(divided) < len(systems):
             raise OutgrownError
-    if known is not None and known.serve:
-        return known
+    if previous is not None and previous.is_valid:
+        return previous
     wholes = [one.whole for one in divided if one.whole is not None]
     for one, whole in zip(divided[1:], wholes[1:], strict=True):
         # Whose planes atoms at other places have put, or a file.
@@ -649,19 +655,19 @@ def own_steps(
                 item.rebuild_(item.reference_positions, item.reference_cell)
     beginning = StepsBeginning(
         new_number(),
-        0 if known is None else known.number,
+        0 if previous is None else previous.number,
         template,
         remove_momentum,
-        looks,
-        pulls,
+        needs_all_atoms,
+        adds_forces,
         EvaluatorRecipe.of(evaluator),
         tuple(one.number for one in divided),
         tuple(_place_of(item, divided) for item in lists),
     )
     exchange = divided[0].ranks
     exchange.call_(Call.BEGIN_STEPS, beginning.number, lambda: beginning)
-    own = calculation if looks else beginning.calculation(evaluator, divided)
-    steps = OwnSteps(own, divided, beginning, known, calculation, online)
+    own = calculation if needs_all_atoms else beginning.calculation(evaluator, divided)
+    steps = OwnSteps(own, divided, beginning, previous, calculation, online)
     exchange.finish_()
     finalize(steps, exchange.drop, Call.DROP_STEPS, beginning.number).atexit = False
     return steps

@@ -19,7 +19,7 @@ from mdgraph.engine.autotune import (
     choose_division,
     choose_execution,
     choose_skin,
-    say_mechanism,
+    log_mechanism,
     stopwatch,
 )
 from mdgraph.engine.calculation import Calculation, as_evaluator
@@ -40,7 +40,7 @@ from mdgraph.engine.step_graphs import LONGEST
 from mdgraph.engine.velocities import Conserved, draw_velocities_, fixed_atoms
 from mdgraph.errors import InputError, name_some, printable
 from mdgraph.evaluators import Evaluator
-from mdgraph.fused.verification import say_unmeasured, self_check
+from mdgraph.fused.verification import log_unmeasured, self_check
 from mdgraph.models import Potential
 from mdgraph.precision import Precision, precision_named
 from mdgraph.selection import select_in_all
@@ -195,13 +195,13 @@ class Simulation(StepDynamics):
             device: `auto`, `cpu`, `cuda` or `cuda:N`.
             precision: `mixed`, `single`, `double` or `fast`; see `PRECISIONS`.
             charge: total charge, e; overrides that of the systems.
-            seed: key of all random numbers.
-            temperature: K of initial velocities, where a system carries none, or one for each
-                system; the bath's unless given, and 0 K without a bath.
+            seed: seed of all random numbers.
+            temperature: K of initial velocities of systems that have none, or one for each
+                system; by default that of the bath, or 0 K without a bath.
             exact_temperature: scale initial velocities to exactly that temperature.
             skin: A, of the neighbor lists; None chooses, on CUDA by measurement.
-            graph: `auto` captures steps on CUDA where that is faster, `on` wherever it can be
-                done, `off` runs eagerly; `on` refuses a device without graphs.
+            graph: `auto` captures steps on CUDA if that is faster, `on` always, `off` runs eagerly;
+                `on` refuses a device without graphs.
             steps_per_replay: most steps in a graph, a power of two; None chooses.
             chunk: steps between two checks by the host; None chooses.
             maximum_temperature: K beyond which the run stops; None takes 10,000 K, or
@@ -209,7 +209,7 @@ class Simulation(StepDynamics):
             evaluator: see Calculation.
             check: compare a fast evaluator with the reference at the start, in about 5 s; False
                 skips it and says so, None (already checked) skips it silently.
-            fixed: atoms that stay where they are: indices among the atoms of all systems, or a
+            fixed: atoms that do not move: indices among the atoms of all systems, or a
                 selection such as `element O and prop z < 5` in the initial structure of each.
             restraints: springs on atoms.
             variables: collective variables by name; see `mdgraph.biases`.
@@ -266,10 +266,10 @@ class Simulation(StepDynamics):
             whole = as_evaluator(potential, precision, device, evaluator)
             potential, evaluator = in_domains(whole, systems, domains), "auto"
             self._may_be_whole = may_be_whole(potential, domains)
-            looks = restraints is not None or variables is not None or len(biases) > 0
-            looks |= any(getattr(record, "within_steps", True) for record in observe)
+            needs_all_atoms = restraints is not None or variables is not None or len(biases) > 0
+            needs_all_atoms |= any(getattr(record, "within_steps", True) for record in observe)
             for part in divided_parts(potential):
-                part.keeps_all = looks or part.exchange.alone
+                part.keeps_all = needs_all_atoms or part.exchange.alone
                 leaves_device = not part.keeps_all and not self._may_be_whole
         calculation = Calculation(
             systems,
@@ -328,12 +328,12 @@ class Simulation(StepDynamics):
             raise failure(calculation, 0, self.maximum_temperature)
         self.online.poll(-1, 0)
         if self.skin_given:
-            say_mechanism(calculation.lists)
+            log_mechanism(calculation.lists)
         warn_of_drift(calculation.evaluator, calculation.precision, self.integrator)
         if check:
             self._check_evaluator()
         elif check is False:
-            say_unmeasured(calculation.precision)
+            log_unmeasured(calculation.precision)
 
     def _check_evaluator(self) -> None:
         """Checks the potential alone, without restraints and biases; leaves the results."""
@@ -357,7 +357,7 @@ class Simulation(StepDynamics):
         return self.step_graphs.graphed
 
     def stop(self) -> None:
-        """Asks a run to return after the present chunk; safe in a signal handler."""
+        """Makes `run` return after the current chunk; safe in a signal handler."""
         self._stop = True
 
     def observables(self) -> Thermo:

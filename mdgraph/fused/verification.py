@@ -172,7 +172,7 @@ def _judge(
         )
 
 
-def say_unmeasured(precision: Precision) -> None:
+def log_unmeasured(precision: Precision) -> None:
     """Logs that the error of a reduced precision is unmeasured, where no check runs."""
     if precision.reduced:
         logger.info(

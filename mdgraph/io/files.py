@@ -135,7 +135,7 @@ def read_decompressed(path: str | Path, description: str, largest_bytes: int) ->
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         compression = path.suffix.lower()[1:]
         raise FileError(
-            f"Cannot read {_text(path)}: it is no whole {compression} archive ({error}); "
+            f"Cannot read {_text(path)}: it is not a complete {compression} archive ({error}); "
             "compress the file once more, or copy it again."
         ) from error
     if len(content) > bound:

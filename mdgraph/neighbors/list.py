@@ -465,10 +465,9 @@ class NeighborList:
         self._builder = builder_class(positions.device)(task)
 
     def rest_(self, *, leaves_device: bool = False) -> None:
-        """Frees all but the reference; whatever reads more has it allocated and built again.
+        """Frees all but counters, offsets and reference; reading rows builds them again.
 
-        Its counters stay, and so do reference and offsets, which anybody may write and read. Does
-        not sync.
+        Does not sync.
 
         Args:
             leaves_device: whether the reference moves to memory of the host, if it is elsewhere.
@@ -483,13 +482,13 @@ class NeighborList:
 
     @property
     def rests(self) -> bool:
-        """Whether there is nothing but the reference."""
+        """Whether the rows are freed; see `rest_`."""
         return "_builder" not in vars(self)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """What a list that rests has freed."""
+            """Allocates and builds again what `rest_` freed."""
             if name not in _RESTING or "_lattice" not in vars(self):
                 raise AttributeError(name)
             with torch.no_grad(), full_float32():
@@ -530,9 +529,9 @@ class NeighborList:
         Args:
             positions: (N, 3) A, unwrapped.
             cell: (S, 3, 3) A.
-            joined: whether what follows may read `reverse`; where not, `join` must come first,
-                and on CUDA the reverse slots are filled beside what follows. Of a list with limits
-                nothing but the reference may be read before.
+            joined: whether later work may read `reverse` at once. If not, call `join` before that,
+                as on CUDA the reverse slots are filled in parallel; of a list with limits only the
+                reference may be read before `join`.
         """
         if not math.isinf(self._range):
             self._builder.update_(positions, cell, self.due)
@@ -543,16 +542,16 @@ class NeighborList:
     def look_(
         self, due: Tensor, positions: Tensor, cell: Tensor, atoms: Tensor, used: Tensor
     ) -> None:
-        """Sets a flag where the list may have become incomplete by some of its atoms.
+        """Sets `due` if some atoms have moved so far that the list may be incomplete.
 
-        Static shapes, capturable, does not sync on CUDA. The next update must take these cells.
+        Static shapes, capturable, does not sync on CUDA. The next update must take the same cells.
 
         Args:
-            due: (1,) int32, set to one.
-            positions: (n, 3) A, of these atoms.
+            due: (1,) int32, set to one if so.
+            positions: (n, 3) A, of the atoms to check.
             cell: (S, 3, 3) A.
-            atoms: (n,) int64, which they are.
-            used: (n,) bool, those that count.
+            atoms: (n,) int64, their indices.
+            used: (n,) bool, false for rows without an atom.
         """
         if self.skin > 0.0:
             self._builder.look_(due, positions, cell, atoms, used)
@@ -566,13 +565,13 @@ class NeighborList:
         Args:
             positions: (N, 3) A, reference of the other list.
             cell: (S, 3, 3) A, likewise.
-            anyway: () bool, whether it is built again in any case.
+            anyway: () bool, whether to build in any case.
         """
         self._builder.follow_(positions, cell, anyway)
         self.join()
 
     def renew_(self, state: State, positions: Tensor, cell: Tensor) -> None:
-        """Has other atoms, of a state with another number of them; its brick stays.
+        """Replaces the atoms by those of another state, whose number may differ; keeps its brick.
 
         Buffers are replaced, as in `grow`. Reads the device.
 
@@ -587,12 +586,12 @@ class NeighborList:
 
     @full_float32()
     def limit_(self, brick: Brick | None) -> None:
-        """Has rows for atoms near a brick alone, and builds them from the same reference.
+        """Keeps rows only for atoms near a brick, and builds them from the same reference.
 
-        These are at least its atoms and all that are within the range of one of them. Other atoms
-        have a count of zero; `whole` has their rows. Torch's builder, and a search of every pair,
-        have rows of all atoms. Buffers are replaced, as in `grow`, unless the brick is the same.
-        Reads the device.
+        These are at least the atoms of the brick and all atoms within the range of one of them.
+        Other atoms have a count of zero; `whole` gives their rows. Torch's builder, and a search of
+        every pair, keep rows of all atoms. Buffers are replaced, as in `grow`, unless the brick is
+        the same. Reads the device.
 
         Args:
             brick: of the one system; its planes are read at each build. None gives all atoms rows.
@@ -611,9 +610,9 @@ class NeighborList:
 
     @full_float32()
     def whole(self) -> NeighborRows:
-        """Rows of all atoms: its own, or where some have none, new buffers; does not sync.
+        """Rows of all atoms: its own, or new buffers if some atoms have no row; does not sync.
 
-        Static shapes, capturable; the buffers are gone with the result.
+        Static shapes, capturable; the new buffers live as long as the result.
         """
         if self.row is None:
             return self
@@ -626,16 +625,16 @@ class NeighborList:
         )  # fmt: skip
 
     def rows_of(self, atoms: Tensor) -> Tensor:
-        """Rows of atoms (n,) int64; any row for an atom without one, whose count is zero."""
+        """Row of each atom (n,) int64; for an atom without one, some row with a count of zero."""
         return atoms if self.row is None else self.row[atoms].to(torch.int64).clamp(min=0)
 
     @property
     def is_built_anew(self) -> bool:
-        """Whether each update builds it, whatever systems there were before."""
+        """Whether every update builds the list."""
         return self.skin == 0.0 and not math.isinf(self._range)
 
     def join(self) -> None:
-        """Makes what follows wait for the reverse slots; does not sync."""
+        """Makes later work wait for the reverse slots; does not sync."""
         if not self.rests:
             self._builder.join()
 

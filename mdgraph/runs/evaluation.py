@@ -25,7 +25,7 @@ from mdgraph.errors import (
     name_some,
     prefix_errors,
 )
-from mdgraph.fused.verification import say_unmeasured, self_check
+from mdgraph.fused.verification import log_unmeasured, self_check
 from mdgraph.memory import memory_failures
 from mdgraph.precision import precision_named
 from mdgraph.runs.config import EvalConfig, FramesConfig, RelaxConfig
@@ -440,7 +440,7 @@ def _stream_here(task: DeviceTask) -> _Stream:
                 worker.start()
         source = read_potential(configuration)
         if not configuration.check:
-            say_unmeasured(precision_named(configuration.precision))
+            log_unmeasured(precision_named(configuration.precision))
         work: FrameWork = work_on(configuration, source, device)
         stack.pop_all()
     stages = DeviceStages(

@@ -80,15 +80,15 @@ logger = logging.getLogger(__name__)
 
 
 class Interruption:
-    """Context manager that stops the run when a signal asks the process to end, or in time.
+    """Context manager that stops the run after a signal, or just before its deadline.
 
-    Just before its deadline a run stops as after SIGUSR1, by which batch systems say the same.
+    At the deadline a run stops as after SIGUSR1, which batch systems send for the same purpose.
 
     A second signal has its usual effect, except with several ranks, which stop together. In a
-    command, a run that does not stop within some seconds, because its steps take long, ends as by
-    a second signal. Where a terminal and torchrun send the same one, it is the second one only
-    some seconds later. Outside the main thread Python handles no signals, and nothing is caught. A
-    signal just before the run begins takes effect at the first report.
+    command, a run that does not stop within some seconds, because its steps take long, ends as
+    after a second signal. A terminal and torchrun may send the same signal twice; it then counts as
+    a second one only some seconds later. Outside the main thread Python handles no signals, and
+    none is caught. A signal just before the run begins takes effect at the first report.
 
     Attributes:
         signal: the first signal, or None.
@@ -108,7 +108,7 @@ class Interruption:
         """Catches nothing yet.
 
         Args:
-            stop: asks the run to end, with the signal; safe in a signal handler.
+            stop: called with the signal to end the run; safe in a signal handler.
             interval: see above.
             together: whether all ranks stop together.
             repeated: whether a signal may come twice at once.
@@ -267,7 +267,7 @@ def advance(
             stack.enter_context(uncertainty.open_log(folder.uncertainty, first))
             writers.append(uncertainty.log)
         checkpoint = CheckpointReporter(folder.checkpoint, interval, writers, last)
-        observed = ObservedReporter(run, simulation)
+        observables = ObservedReporter(run, simulation)
         simulation.recorders += [
             TrajectoryRecorder(files.trajectories, intervals.trajectory, run.frame_atoms),
             LogRecorder(files.logs, intervals.log, simulation),
@@ -276,7 +276,7 @@ def advance(
         simulation.reporters += [
             *([] if uncertainty is None else [uncertainty]),
             checkpoint,
-            observed,
+            observables,
             bar,
             interruption,
         ]
@@ -308,7 +308,7 @@ def advance(
                 run.meet()
             checkpoint.report(simulation)
             domain_reporter.summarize()
-            observed.write()
+            observables.write()
             _record_work(simulation, folder)
     elapsed = time.perf_counter() - start_time
     steps = simulation.step - first
@@ -321,7 +321,7 @@ def advance(
         cause = signal.Signals(meeting.leaving)
         logger.info("Another rank was sent %s, and all stop together.", cause.name)
     if complete:
-        observed.draw(overwrite=unfinished)
+        observables.draw(overwrite=unfinished)
         if run.exchange:
             record = ExchangeRecord.read(folder.exchanges, run.exchange)
             logger.info(record.text())

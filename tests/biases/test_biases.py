@@ -487,7 +487,7 @@ def test_a_minimum_is_that_of_energy_and_bias() -> None:
 
 
 WRONG = {
-    "an unknown variable": ([HarmonicBias("w")], "no variable"),
+    "an unknown variable": ([HarmonicBias("w")], "not a variable"),
     "a name twice": ([HarmonicBias("x"), HarmonicBias("y")], "name of its own"),
     "no temperature": ([Metadynamics("x", bias_factor=5.0, **ON_X)], "no.*bath|says T"),
     "a start outside": (

@@ -63,8 +63,8 @@ def test_everything_comes_back_and_more_can_be_added(tmp_path: Path) -> None:
         ({"pbc": np.array([True, False, False])}, "periodic along a vector"),
         ({"numbers": np.array([29, 29, 29, 29, 0])}, "atomic number 0"),
         ({"force_weights": np.ones(4)}, "force_weights of shape"),
-        ({"force_weights": -np.ones(5)}, "no number from 0 on"),
-        ({"weight": np.nan}, "no number from 0 on"),
+        ({"force_weights": -np.ones(5)}, "not a number from 0 on"),
+        ({"weight": np.nan}, "not a number from 0 on"),
     ],
 )
 def test_frames_that_cannot_be_are_refused_whole(

@@ -61,7 +61,7 @@ def test_splits_cover_every_frame_once_and_know_their_data(dataset: Any, tmp_pat
     with pytest.raises(InputError, match="one that is not there"):
         read_split(tmp_path / "split.json", dataset)
     (tmp_path / "split.json").write_text('{"format": 1}')
-    with pytest.raises(FileError, match="no split"):
+    with pytest.raises(FileError, match="not a split"):
         read_split(tmp_path / "split.json", dataset)
 
 

@@ -402,7 +402,7 @@ def rescaled(*observe: OnlineObservable) -> Simulation:
         (lambda: RadialDistributions(-1.0), "up to -1.0 A"),
         (lambda: RadialDistributions(bins=0), "cannot have 0 bins"),
         (lambda: VelocityAutocorrelation(0), "window is 0 samples"),
-        (lambda: VelocityAutocorrelation(10, spacing=3), "no multiple of a spacing of 3"),
+        (lambda: VelocityAutocorrelation(10, spacing=3), "not a multiple of a spacing of 3"),
         (lambda: wells(molecule(), Averages(["density"])), "needs cells with a volume"),
         (lambda: rescaled(Averages(["conserved_energy"])), "keep"),
         (lambda: wells(molecule(), RadialDistributions()), "three periodic directions"),

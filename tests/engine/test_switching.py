@@ -139,7 +139,7 @@ def test_terms_as_texts_change_between_two_weights() -> None:
         with_terms(base, "0:1*zbl@2")
     with pytest.raises(InputError, match="it is 'x'"):
         with_terms(base, "0:x*zbl@2", ramp_steps=10)
-    with pytest.raises(InputError, match="no part of another one"):
+    with pytest.raises(InputError, match="cannot be part of another one"):
         with_terms(ramped, "zbl@2")
     with pytest.raises(InputError, match="over how many steps"):
         SumPotential.of([(term(WELL)[0], (0.0, 1.0))])

@@ -162,7 +162,7 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
         "line 5: the file ends within a number",
     ),
     "empty": ("a.xyz", b"", "it is empty"),
-    "an archive that is none": ("a.xyz.gz", WATER, "it is no whole gz archive"),
+    "an archive that is none": ("a.xyz.gz", WATER, "it is not a complete gz archive"),
     "a database that is none": ("a.db", b"x" * 5000, "as ASE SQLite database file"),
     "PDB cut within a line": ("a.pdb", OXYGEN + HYDROGEN + OTHER[:60], "it ends within line 3"),
     "PDB cut within a name": ("a.pdb", OXYGEN + HYDROGEN + OTHER[:3], "it ends within line 3"),

@@ -174,7 +174,7 @@ class TestRefusals:
         plain = tmp_path / "plain.h5"
         with h5py.File(plain, "w", libver="v110") as file:
             file["numbers"] = [1, 2]
-        with pytest.raises(FileError, match="no trajectory that this version"):
+        with pytest.raises(FileError, match="not a trajectory that this version"):
             read_trajectory(plain)
 
     def test_a_damaged_frame_is_named(self, tmp_path: Path) -> None:

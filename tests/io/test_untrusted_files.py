@@ -84,7 +84,7 @@ class TestReadableFiles:
         for content in (b"", b"no archive", whole[:-100], whole[:5000] + b"??" + whole[5002:]):
             path.write_bytes(content)
             if content:
-                with pytest.raises(FileError, match=f"it is no whole {suffix[1:]} archive"):
+                with pytest.raises(FileError, match=f"it is not a complete {suffix[1:]} archive"):
                     read_decompressed(path, "a structure", 10**6)
 
 

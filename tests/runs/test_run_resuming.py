@@ -248,7 +248,9 @@ def test_what_is_given_to_a_resume_is_not_called_a_damaged_file(
 
 def test_a_folder_of_another_program_has_no_original(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"name": "mine"}')
-    with pytest.raises(FileError, match="no record of a run of mdgraph; give the folder") as caught:
+    with pytest.raises(
+        FileError, match="not a record of a run of mdgraph; give the folder"
+    ) as caught:
         resume(tmp_path)
     assert "put back" not in str(caught.value)
     (tmp_path / "run.json").write_bytes((finished / "h5md" / "run.json").read_bytes()[:-9])

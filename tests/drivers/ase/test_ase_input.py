@@ -32,7 +32,7 @@ def water_with_nan() -> Atoms:
         (Atoms("H2", [[0, 0, 0], [0, 0, 5]], cell=[5, 5, 5], pbc=True), "same place"),
         (Atoms("H", cell=[[1, 0, 0], [1, 0, 0], [0, 0, 1]], pbc=True), "singular"),
         (Atoms("H", info={"charge": 1}), "takes no total charge"),
-        (Atoms("H", info={"charge": "plus"}), "no number"),
+        (Atoms("H", info={"charge": "plus"}), "not a number"),
     ],
 )
 def test_bad_atoms_end_in_one_sentence_and_leave_the_calculator_usable(
