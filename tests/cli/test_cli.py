@@ -406,8 +406,8 @@ class TestMD:
         before = RunDirectory(tmp_path / "run").record.read_text()
         done = mdgraph_command("md", "--resume", *out, "--extend-ps", 0.001)
         assert done.status == 1
-        words = "has 0.006 of 0.01 ps left, and --extend-ps adds to a run that is finished; go on "
-        assert words + "with --resume alone." in done.err
+        words = "has 0.006 of 0.01 ps left, and --extend-ps adds to a run that is finished; "
+        assert words + "continue with --resume alone." in done.err
         assert RunDirectory(tmp_path / "run").record.read_text() == before
         done = mdgraph_command("md", "--resume", *out, "--max-hours", 1)
         assert (done.status, "(20 of 20 steps)" in done.out) == (0, True), done.err

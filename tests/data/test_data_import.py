@@ -475,7 +475,7 @@ def _circle(group: h5py.Group, name: str) -> None:
         ("positions", 1.0, "shape"),
         ("positions", np.full((2, 5, 3), np.nan), "not finite"),
         ("positions", np.full((2, 5, 3), 1e12), "give the right --length-unit"),
-        ("atomic_numbers", [29.0, 29.0, 29.0, 29.0, 8.5], "no atomic numbers"),
+        ("atomic_numbers", [29.0, 29.0, 29.0, 29.0, 8.5], "not atomic numbers"),
         ("atomic_numbers", [29, 29, 29, 29, 119], "an atomic number 119"),
         ("energy", np.array([1.0, 2.0]) + 1j, "and type complex128"),
         ("energy", np.array([1.0, 1e9]), "beyond that of all electrons"),

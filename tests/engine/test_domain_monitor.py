@@ -217,7 +217,7 @@ def test_a_run_warns_of_extrapolation_and_may_stop(
     stopped = mdgraph_command("md", water, *long, "--out", "stopped", "--on-extrapolation", "stop")
     assert stopped.status == 1
     assert "the run left what the potential was trained on" in stopped.err
-    assert "--resume --on-extrapolation warn goes on" in stopped.err
+    assert "--resume --on-extrapolation warn continues the run" in stopped.err
     assert "At step 100 the run" in stopped.err
     assert "2 looks at what the potential was trained on: " in stopped.err
     assert not (tmp_path / "stopped" / "end.extxyz").exists()

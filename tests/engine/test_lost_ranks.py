@@ -71,6 +71,6 @@ def test_ranks_that_are_suspended_together_go_on(processes: Any, tmp_path: Path)
         both[0].kill()
         _, said = both[1].communicate(timeout=60)
         assert both[1].returncode == 1
-        assert "Rank 1 of 2 lost rank 0; a run goes on" in said
+        assert "Rank 1 of 2 lost rank 0; a run continues" in said
     finally:
         ended(both)

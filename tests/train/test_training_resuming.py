@@ -217,7 +217,7 @@ def test_a_loss_that_is_not_finite_is_rolled_back_once(
         training = Training(settings(path), resume=False, quiet=True)
         outcome = training.run()
     assert training.progress.log_bytes == (tmp_path / "out" / "log.csv").stat().st_size
-    assert f"goes on from step {back} with half the learning rate" in caplog.text
+    assert f"continues from step {back} with half the learning rate" in caplog.text
     assert training.progress.factor == 0.5
     assert outcome.steps == 40
     assert np.isfinite(outcome.metrics["validation"]["force_rmse_meV_per_A"])
@@ -245,7 +245,7 @@ def test_a_first_loss_far_beyond_that_at_the_start_is_rolled_back(
     path = prepare(tmp_path, clusters(8), steps=20, validations=2, warmup=0.0)
     with pytest.raises(MDGraphError, match=r"before 10 is \S+e\+.*lower learning_rate"):
         train(settings(path, learning_rate=30.0), quiet=True)
-    assert "goes on from step 0 with half the learning rate" in caplog.text
+    assert "continues from step 0 with half the learning rate" in caplog.text
     caplog.clear()
     high = Training(
         settings(path, learning_rate=0.1, out=str(tmp_path / "high")), resume=False, quiet=True
