@@ -205,8 +205,8 @@ def _labelled_frames(
             name = keys["forces"]
             forces = _label_array(labels[name], "forces", path, number)
             forces = _force_sign(name) * forces * units.force_factor
-        elif len(atoms) == 1 and not atoms.pbc.any():
-            forces = np.zeros((1, 3))  # the force on a single atom is zero
+        elif len(atoms) == 1:
+            forces = np.zeros((1, 3))  # on a single atom and its images none acts
         if not gaps.keeps(number, _missing_label(keys, energy, forces)):
             continue
         stress = None
