@@ -306,6 +306,8 @@ def choose_key(
     ]
     if len(distinct) > 1:
         differ = "" if same is None else ", which differ"
+        if {"energy", "free_energy"} == set(distinct):  # as of metals, whose electrons are smeared
+            differ += " (ASE's free_energy is what forces are the derivatives of)"
         raise InputError(
             f"{file} may have its {label} in {name_some(distinct, 12)}{differ}; "
             f"choose one with {option}, or leave it out with {option} none."

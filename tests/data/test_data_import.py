@@ -63,6 +63,19 @@ def test_an_ambiguous_name_is_asked_for(tmp_path: Path) -> None:
         imported(tmp_path / "b.xyz")
 
 
+def test_of_two_energies_of_ase_that_of_the_forces_is_told(tmp_path: Path) -> None:
+    """Codes for metals write both where their electrons are smeared."""
+    frames = copper(3)
+    for one in frames:
+        one.calc.results["free_energy"] = one.get_potential_energy() - 0.05
+    ase.io.write(tmp_path / "a.traj", frames)
+    with pytest.raises(InputError, match=r"ASE's free_energy is what forces are the derivatives"):
+        imported(tmp_path / "a.traj")
+    assert imported(tmp_path / "a.traj", energy="free_energy")[0].energy == pytest.approx(
+        frames[0].calc.results["free_energy"]
+    )
+
+
 def test_missing_labels_are_refused_dropped_or_kept(tmp_path: Path) -> None:
     frames, path = renamed(copper(4), "energy_dft", "forces_dft"), tmp_path / "a.xyz"
     frames[2].info["energy_dft"] = np.nan
@@ -71,6 +84,18 @@ def test_missing_labels_are_refused_dropped_or_kept(tmp_path: Path) -> None:
         imported(path)
     assert len(imported(path, missing="drop")) == 3
     assert np.isnan(imported(path, missing="keep")[2].energy)
+
+
+@pytest.mark.parametrize("pbc", [False, True])
+def test_a_single_atom_needs_no_forces(tmp_path: Path, pbc: bool) -> None:
+    """Free atoms are often computed in a periodic box, and without forces."""
+    atom = Atoms("Cu", cell=np.eye(3) * 20.0, pbc=pbc)
+    atom.calc = SinglePointCalculator(atom, energy=-1.5)
+    ase.io.write(tmp_path / "a.xyz", [atom, *copper(2)], format="extxyz")
+    first, *_ = imported(tmp_path / "a.xyz")
+    assert first.energy == -1.5
+    assert first.forces is not None
+    assert first.forces.tolist() == [[0.0, 0.0, 0.0]]
 
 
 def test_weights_of_frames_and_of_atoms(tmp_path: Path) -> None:
