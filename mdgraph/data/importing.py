@@ -282,6 +282,7 @@ def _label_array(value: Any, label: str, path: Path, number: int) -> NDArray[np.
 NUMBERS: Final = ("atomic_numbers", "nuclear_charges", "numbers", "types", "species", "z", "Z")
 POSITIONS: Final = ("positions", "coordinates", "conformations", "coords", "pos", "R")
 _CELL: Final = ("cell", "lattice", "box")
+_PBC: Final = "pbc"
 
 Table = Mapping[str, Any]
 
@@ -349,6 +350,9 @@ def frames_of_table(
     cells = np.zeros((frames, 3, 3))
     if cell_name is not None:
         cells = units.length_factor * _cells(where, cell_name, table[cell_name], frames)
+    pbc = np.repeat((cells != 0.0).any(axis=(1, 2)), 3).reshape(frames, 3)
+    if _PBC in table:
+        pbc = pbc & _periodic_directions(where, table[_PBC], frames)
     labels = {
         label: _rows(where, label, name, table[name], frames, atoms)
         for label, name in keys.items()
@@ -375,7 +379,7 @@ def frames_of_table(
                 numbers=numbers[row],
                 positions=positions[row] * units.length_factor,
                 cell=cells[row],
-                pbc=np.full(3, bool(cells[row].any())),
+                pbc=pbc[row],
                 energy=energy * units.energy_factor,
                 forces=forces,
                 stress=stress,
@@ -410,6 +414,18 @@ def _cells(where: str, name: str, value: Any, frames: int) -> NDArray[np.float64
     if cells.shape not in ((3, 3), (frames, 3, 3)):
         raise InputError(f"{where} has {name} of shape {cells.shape}; repair the file.")
     return np.broadcast_to(cells, (frames, 3, 3))
+
+
+def _periodic_directions(where: str, value: Any, frames: int) -> NDArray[np.bool_]:
+    """(frames, 3) bool, of flags of each frame or of all frames."""
+    flags = np.asarray([]) if isinstance(value, h5py.Group) else np.asarray(value)
+    fits = flags.shape in ((), (3,), (frames, 3))
+    if not fits or flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all():
+        raise InputError(
+            f"{where} has {_PBC} of shape {flags.shape} and type {flags.dtype}; give three of 0 "
+            "and 1, of each frame or of all."
+        )
+    return np.broadcast_to(flags == 1, (frames, 3))
 
 
 def _rows(where: str, label: str, name: str, value: Any, frames: int, atoms: int) -> NDArray[Any]:

@@ -98,6 +98,23 @@ def test_a_single_atom_needs_no_forces(tmp_path: Path, pbc: bool) -> None:
     assert first.forces.tolist() == [[0.0, 0.0, 0.0]]
 
 
+@pytest.mark.parametrize("alike", [False, True])
+def test_periodic_directions_of_arrays_are_read(tmp_path: Path, alike: bool) -> None:
+    """Slabs of archives were periodic along all three vectors of their cells."""
+    flags = np.array([1, 1, 0]) if alike else np.array([[True, True, False], [False, False, False]])
+    arrays = {"z": [29], "R": np.zeros((2, 1, 3)), "E": [1.0, 2.0], "cell": [2.0, 3.0, 4.0]}
+    np.savez(tmp_path / "a.npz", **arrays, pbc=flags)
+    first, second = imported(tmp_path / "a.npz", forces="none")
+    assert first.pbc.tolist() == [True, True, False]
+    assert second.pbc.tolist() == (first.pbc.tolist() if alike else [False] * 3)
+    for wrong in (np.array([1, 1]), np.array([1, 2, 0]), np.array(["T", "T", "F"])):
+        np.savez(tmp_path / "a.npz", **arrays, pbc=wrong)
+        with pytest.raises(InputError, match="give three of 0 and 1, of each frame or of all"):
+            imported(tmp_path / "a.npz", forces="none")
+    np.savez(tmp_path / "a.npz", **{name: arrays[name] for name in "zRE"}, pbc=np.ones(3))
+    assert not imported(tmp_path / "a.npz", forces="none")[0].pbc.any()
+
+
 def test_weights_of_frames_and_of_atoms(tmp_path: Path) -> None:
     """One key: a number weighs a frame, a number for each atom its forces; never by itself."""
     frames, expected = copper(4), [np.arange(5.0 - number % 2) for number in range(4)]
