@@ -325,6 +325,23 @@ def unbiased(folder: Path, **options: Any) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("lost", [0, 1, 18])
+def test_hills_that_are_missing_at_the_end_are_told(
+    profile: Command, tmp_path: Path, lost: int
+) -> None:
+    """A file that was cut gave the free energy of half of the hills without a word."""
+    folder = record(metadynamics(tmp_path / "run", walkers=1), biases=[METADYNAMICS])
+    hills, rows = read_plumed(folder / "HILLS"), len(read_plumed(folder / "COLVAR"))
+    (folder / "HILLS").unlink()
+    values = hills.values.copy()
+    values[:, 0] = 0.1 * rows * (1.0 + np.arange(36)) / 36.0
+    with PlumedWriter.create(folder / "HILLS", hills.fields, TURN, digits=17) as writer:
+        writer.append(values[: 36 - lost])
+    _, numbers, _ = profile(folder)
+    found = [text for text in numbers["warnings"] if "hills are missing" in text]
+    assert len(found) == (lost > 1)
+
+
 @pytest.mark.parametrize("bias_factor", [10.0, 1.0])
 def test_hills_alone(mdgraph_command: Command, tmp_path: Path, bias_factor: float) -> None:
     """Where they keep their height, the mean of their sums over the last half of the time."""

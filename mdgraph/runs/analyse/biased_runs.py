@@ -214,6 +214,7 @@ class _Reader:
         self._units: dict[str, str] = {}
         self._exchanges: dict[Path, dict[str, Any]] = {}
         self._switching: dict[Path, str] = {}
+        self._cut_hills: list[str] = []
 
     def result(self) -> BiasedRuns:
         temperatures = {run.name: run.temperature for run in self._runs}
@@ -227,7 +228,8 @@ class _Reader:
         temperature = next(iter(temperatures.values()), self._given)
         if temperature is None:
             raise InputError("HILLS alone contain no temperature; give it with --temperature-K.")
-        warnings = [*self._switching.values(), *_check_definitions(self._runs)]
+        warnings = [*self._switching.values(), *self._cut_hills]
+        warnings += _check_definitions(self._runs)
         hills = list(self._hills.values())
         exchanges = list(self._exchanges.values())
         return BiasedRuns(self._runs, hills, temperature, warnings, self._units, exchanges)
@@ -346,6 +348,13 @@ class _Reader:
             if not files:
                 raise FileError(f"{path.parent} has no HILLS; put back those of the run.")
             hills = self._add_walkers((files[0],))
+            times = np.unique([*self._hills.values()][hills].times)
+            end = table.column("time").max(initial=0.0)
+            if len(times) > 1 and end - times[-1] > 2.0 * np.diff(times).max():
+                self._cut_hills.append(
+                    f"{path} ends at {end:g} ps, and {files[0]} at {times[-1]:g} ps: hills are "
+                    "missing, so put back the whole file, or resume the run, which writes it again."
+                )
         log = path.parent / "log.csv"
         self._runs.append(
             BiasedRun(
