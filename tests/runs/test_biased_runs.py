@@ -451,7 +451,7 @@ def test_what_a_structure_does_not_have_stops_before_a_folder_is_there(make: Mak
     with pytest.raises(InputError, match="nothing says T"):
         start(make(ensemble="nve", biases=BIASES[:1]))
     assert not Path(make().out).exists()
-    with pytest.raises(ValidationError, match="exchange is between replicas that know"):
+    with pytest.raises(ValidationError, match="exchange needs replicas with the same energy"):
         make(replicas=2, temperatures_K="300:400", exchange=10)
 
 

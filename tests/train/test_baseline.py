@@ -305,7 +305,7 @@ def test_a_baseline_without_an_element_is_refused(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"references": "isolated-atoms"}, "say nothing of what a baseline leaves"),
+        ({"references": "isolated-atoms"}, "are no references for the rest after a baseline"),
         (
             {
                 "loss": {"dipole": {"weight": 1.0}},
