@@ -399,6 +399,24 @@ def test_fast_rounds_within_its_bound_and_on_triton_alone(backend: str, name: st
         assert float(change) > 1e-5 * scale
 
 
+def test_fast_multiplies_in_halves_for_many_atoms(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator = fused("triton", TENSORNET, "fast")
+    systems = molecule(2), crystal(3)
+    few_atoms = computed(evaluator, *systems, backend="triton")
+    shapes = workspace.shapes
+    monkeypatch.setattr(workspace, "shapes", lambda channels, _, *of: shapes(channels, 9000, *of))
+    many_atoms = computed(fused("triton", TENSORNET, "fast"), *systems, backend="triton")
+    exact = evaluated(network(**TENSORNET), *systems)
+    errors = [
+        float((state.forces.cpu() - exact.forces).square().mean().sqrt())
+        for state in (few_atoms, many_atoms)
+    ]
+    assert errors[0] != errors[1]
+    assert errors[1] < 1.5 * errors[0]
+    total = torch.stack([many_atoms.grouping.sum(one) for one in many_atoms.forces.T])
+    assert float(total.abs().max()) < 1e-12
+
+
 def test_forces_of_fast_add_up_to_zero(backend: str) -> None:
     evaluator = fused(backend, TENSORNET, "fast")
     state = computed(evaluator, molecule(2), crystal(4), backend=backend)

@@ -137,7 +137,7 @@ class Mixing:
         return cls(SplitFP16.of(weights), SplitFP16.of(weights.mT))
 
 
-_LARGEST = 2.0**12
+_LARGEST = 2.0**6
 """Largest value in a float16 table, far from both ends of the range of float16."""
 
 

@@ -381,6 +381,7 @@ class Shapes:
         weighed, weighed_adjoint: messages with weights of edges, and their adjoint.
         first_adjoint: sums of the adjoint of the first layer on edges, in the same strips.
         alternating: whether successive programs of messages take different strips.
+        halves: whether messages multiply in float16, two edges at a time.
         gate_first: whether the first layer of the embedding's gate, and the first on the way back,
             run before mixing instead of beside it.
         rows, across, warps: atoms, channels and warps of a program of elementwise kernels.
@@ -408,6 +409,7 @@ class Shapes:
     weighed_adjoint: Blocks
     first_adjoint: Blocks
     alternating: bool
+    halves: bool
     gate_first: bool
     rows: int
     across: int
@@ -465,7 +467,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         adjoint = Blocks(1, 2, strip, 1, fewer, masked=False)
         if rounded:
             wide = min(64, whole)
-            message = adjoint = Blocks(1, 2, wide, 1)
+            message = adjoint = Blocks(1, 2, wide, 1, 128, masked=False)
     weighed, weighed_adjoint = message, replace(adjoint, registers=None)
     first_adjoint = replace(weighed_adjoint, step=max(4, weighed_adjoint.step))
     charges = replace(dense, step=TILE, strip=min(64, dense.strip))
@@ -513,6 +515,7 @@ def shapes(channels: int, atoms: int, rounded: bool, double: bool) -> Shapes:
         weighed_adjoint=weighed_adjoint,
         first_adjoint=first_adjoint,
         alternating=few,
+        halves=rounded and not few,
         gate_first=not few,
         rows=1,
         across=min(128, whole),
