@@ -11,8 +11,10 @@ from torch import Tensor
 
 from mdgraph.errors import InputError
 from mdgraph.neighbors import NeighborList
+from mdgraph.neighbors.geometry import compact_cell
 from mdgraph.state import State
 from mdgraph.system import System, SystemArrays, completed_cell
+from mdgraph.units import COVALENT_RADII
 
 COINCIDENT: Final = 1e-3
 """Two atoms closer than this (A), in any image, are an error of the structure."""
@@ -103,6 +105,11 @@ _MOST_ATOMS: Final = 16
 _FEWEST_ATOMS: Final = 4
 _DISTANCES: Final = 500_000
 """Limits of the sample of atoms whose nearest neighbors are searched, and of its distances."""
+
+_LONGEST_BOND: Final = 1.35
+_BONDS_IN_BOHR: Final = (1.5, 2.3)
+"""Distances over sums of covalent radii: bonds have 0.8 to 1.25, in bohr 1.89 times as much."""
+_NOBLE_GASES: Final = (2, 10, 18, 36, 54, 86)
 
 _SHIFTS: Final = np.array(
     [shift for shift in itertools.product((-1, 0, 1), repeat=3) if any(shift)]
@@ -233,9 +240,17 @@ def _widths(points: Array) -> Array:
 def _nearest(
     fractional: Array, cells: Array, pbc: NDArray[np.bool_], indices: NDArray[np.int64]
 ) -> Array:
-    """Distances (G, sample), A, from some atoms of each system to their nearest ones.
+    """Distances (G, sample), A, from some atoms of each system to their nearest ones."""
+    nearest: Array = np.sqrt(_squares(fractional, cells, pbc, indices).min(axis=2))
+    return nearest
 
-    They are exact below half the heights of the cell.
+
+def _squares(
+    fractional: Array, cells: Array, pbc: NDArray[np.bool_], indices: NDArray[np.int64]
+) -> Array:
+    """Squares of distances (G, sample, n), A^2, from some atoms of each system to all.
+
+    They are exact below half the heights of the cell; that to the atom itself is of its images.
     """
     own_image = np.full((len(cells), 1), np.inf)
     if pbc.any():
@@ -245,11 +260,29 @@ def _nearest(
     if pbc.any():
         differences -= np.where(pbc, np.rint(differences), 0.0)
     vectors = differences @ cells[:, None]
-    squares = np.einsum("gijk,gijk->gij", vectors, vectors)
+    squares: Array = np.einsum("gijk,gijk->gij", vectors, vectors)
     squares[:, np.arange(len(indices)), indices] = own_image
     squares[squares < COINCIDENT**2] = np.inf  # `check_pairs` reports these
-    nearest: Array = np.sqrt(squares.min(axis=2))
-    return nearest
+    return squares
+
+
+def seems_in_bohr(system: System) -> bool:
+    """Whether atoms are as far from each other as bonds are long in bohr, and none is nearer.
+
+    Noble gases and pairs of atoms may be so in A, and are not told.
+    """
+    count = len(system)
+    if count <= 2 or np.isin(system.numbers, _NOBLE_GASES).any():
+        return False
+    cells = compact_cell(completed_cell(system.cell, system.pbc), system.pbc)[None]
+    sample = min(count, max(_FEWEST_ATOMS, min(_MOST_ATOMS, _DISTANCES // count)))
+    indices = np.arange(sample) * count // sample
+    squares = _squares(system.positions[None] @ np.linalg.inv(cells), cells, system.pbc, indices)
+    radii = COVALENT_RADII[system.numbers]
+    bonds = np.sqrt(squares[0]) / (radii[indices, None] + radii)
+    shortest = bonds.min(axis=1)
+    shortest_of_all, (least, most) = shortest.min(), _BONDS_IN_BOHR
+    return bool(shortest_of_all > _LONGEST_BOND and least < np.median(shortest) < most)
 
 
 def _wrong_unit(what: str) -> InputError:

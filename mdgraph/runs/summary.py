@@ -13,7 +13,7 @@ import torch
 from mdgraph.analysis.rdf import most_common_heavy_element, radial_distribution, smallest_height
 from mdgraph.decomposition import atoms_here
 from mdgraph.engine import Simulation
-from mdgraph.engine.checks import check_duplicates, check_lengths
+from mdgraph.engine.checks import check_duplicates, check_lengths, seems_in_bohr
 from mdgraph.engine.replicas import ExchangeRecord
 from mdgraph.engine.resonance import force_difference, worth_measuring
 from mdgraph.ensembles import ENSEMBLES
@@ -80,6 +80,11 @@ def log_plans(
     # Coinciding atoms or positions in nm would make neighbor lists huge, so check first.
     check_duplicates(structures)
     check_lengths(structures)
+    if any(map(seems_in_bohr, structures)):
+        logger.warning(
+            "No atom is as near to another as bonds are long, which are taken in A: convert the "
+            "positions if they are in bohr."
+        )
     skin = default_skin(device) if configuration.skin_A is None else configuration.skin_A
     state = State(structures, device)
     precision = precision_named(configuration.precision)

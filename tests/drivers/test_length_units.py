@@ -13,10 +13,11 @@ from ase import Atoms
 from ase.build import bulk, fcc111, graphene, molecule
 from openmm import unit
 from openmm_water import positions, simulation, topology, verlet
+from sound_structures import crystal_cases, molecules
 from toys import LennardJones
 
 from mdgraph.drivers.ase import MDGraphCalculator, VelocityVerlet
-from mdgraph.engine.checks import check_duplicates, check_lengths
+from mdgraph.engine.checks import check_duplicates, check_lengths, seems_in_bohr
 from mdgraph.errors import InputError
 from mdgraph.io.structures import from_ase
 
@@ -216,3 +217,33 @@ def test_openmmml_refuses_positions(tiny_potential: Path) -> None:
         context.getState(energy=True)
     context.setPositions(positions() * unit.angstrom)
     context.getState(energy=True)
+
+
+BOHR = 1.8897261246
+
+
+def sound_and_bonded() -> dict[str, Atoms]:
+    sound = {name: atoms for name, atoms in molecules() if len(atoms) > 2}
+    return sound | {name: atoms for name, atoms in crystal_cases() if len(atoms) > 2}
+
+
+def test_structures_in_bohr_are_suspected_and_sound_ones_are_not() -> None:
+    """An energy of 9 atoms without a bond was computed without a word."""
+    sound = sound_and_bonded()
+    assert len(sound) > 50
+    assert [name for name, atoms in sound.items() if seems_in_bohr(from_ase(atoms))] == []
+    skewed = bulk("Cu", cubic=True) * (2, 1, 1)
+    skewed.set_cell(np.array([[1, 0, 0], [7, 1, 0], [-3, 5, 1]]) @ skewed.cell.array)
+    assert not seems_in_bohr(from_ase(skewed))
+    for atoms in (molecule("C6H6"), molecule("CH3CH2OH"), liquid(), bulk("Si") * (2, 2, 2)):
+        assert seems_in_bohr(from_ase(scaled(atoms, BOHR)))
+
+
+def test_a_run_warns_of_positions_in_bohr(
+    mdgraph_command: Callable[..., Any], tmp_path: Path
+) -> None:
+    ase.io.write(tmp_path / "bohr.xyz", scaled(molecule("CH3CH2OH"), BOHR))
+    words = "--potential", "ethanol-pbe", "--steps", 1, "--evaluator", "reference"
+    done = mdgraph_command("md", tmp_path / "bohr.xyz", *words, "--out", tmp_path / "run")
+    assert done.status == 0
+    assert "convert the positions if they are in bohr" in done.err
