@@ -11,9 +11,8 @@ from torch import Tensor
 
 from mdgraph.errors import InputError
 from mdgraph.neighbors import NeighborList
-from mdgraph.neighbors.geometry import compact_cell
 from mdgraph.state import State
-from mdgraph.system import System, SystemArrays, completed_cell
+from mdgraph.system import System, SystemArrays, compact_cell, completed_cell
 from mdgraph.units import COVALENT_RADII
 
 COINCIDENT: Final = 1e-3
