@@ -87,7 +87,7 @@ def test_the_command_line_knows_its_word_and_option(
 ) -> None:
     text = " ".join(mdgraph_command("md", "--help").out.split())
     assert "npt-mtk or nvt-andersen." in text
-    assert "Of nvt-andersen: how often an atom collides with the bath (default 1)." in text
+    assert "For nvt-andersen: how often an atom collides with the bath (default 1)." in text
     common = [water_file, "--potential", tiny_potential, "--ensemble", WORD, "--timestep-fs", 0.25]
     common += ["--collision-rate-per-ps", 200, "--checkpoint-interval", 6, "--log-interval", 1]
     whole, parted = tmp_path / "whole", tmp_path / "parted"

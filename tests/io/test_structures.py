@@ -746,7 +746,7 @@ def test_atomic_numbers_stand_for_symbols(tmp_path: Path, after: str) -> None:
     assert system.positions[0].tolist() == [0.0, 0.0, 0.119]
     assert system.pbc.all() == bool(after)
     path.write_text("3\nwater\n" + ROWS.replace("O", "0"))
-    with pytest.raises(FileError, match="line 3: '0' is no element"):
+    with pytest.raises(FileError, match="line 3: '0' is not an element"):
         read_system(path)
 
 

@@ -215,7 +215,7 @@ class TestTable:
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
-            (["--atoms", 10], "no multiple of that; ask for 9."),
+            (["--atoms", 10], "not a multiple of that; ask for 9."),
             (["--atoms", 12, "--picture", "bars.bmp"], ".png, .svg, .pdf files"),
             (["--atoms", 12, "--picture", "nowhere/bars.png"], "no folder for the picture"),
             (["water-pbe0", "nowhere.xyz", "--atoms", 3], "give one"),

@@ -184,7 +184,7 @@ def test_checkpoints_that_do_not_fit_are_refused(tiny_potential: Path) -> None:
     made.step(2)
     for content, error, message in (
         (other.context.createCheckpoint(), InputError, "holds 6 atoms, the topology 12"),
-        (b"something else", FileError, "no checkpoint of mdgraph"),
+        (b"something else", FileError, "not a checkpoint of mdgraph"),
         (
             simulation(tiny_potential, langevin()).context.createCheckpoint(),
             InputError,
