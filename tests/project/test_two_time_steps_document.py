@@ -372,7 +372,7 @@ def test_the_document_is_followed(
 @pytest.mark.parametrize(
     ("script", "count"),
     [
-        ("multiple_time_steps", 7),
+        ("multiple_time_steps", 8),
         ("slow_observables", 3),
         ("energy_pairs", 4),
         ("bond_stiffness", 2),
@@ -391,7 +391,12 @@ def test_the_commands_of_the_scripts_are_understood(
         options = import_module(script).arguments()
         assert options.large in ("water-pbe0", "water-pbe0-large", "aceff-1.1.ckpt")
         small = options.small if isinstance(options.small, str) else options.small[0]
-        assert small in ("water-pbe0-small", "water-pbe0-inner", "peptide-inner")
+        assert small in (
+            "water-pbe0-small",
+            "water-pbe0-inner",
+            "peptide-inner",
+            "stiffer.safetensors",
+        )
 
 
 def test_the_energy_that_outer_steps_conserve_is_that_of_the_document() -> None:
