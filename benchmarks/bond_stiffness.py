@@ -141,12 +141,11 @@ def configurational_error(omega: float, share: float, steps: Steps, friction: fl
     return float(omega**2 * fixed[0] - 1.0)
 
 
-def bond_parser(text: str, default_steps: list[str]) -> argparse.ArgumentParser:
-    """A command line about bonds to hydrogen under two potentials, without the small one's."""
+def bond_parser(text: str) -> argparse.ArgumentParser:
+    """A command line about bonds to hydrogen, without the small potential and its steps."""
     parser = argparse.ArgumentParser(description=text.splitlines()[0])
     parser.add_argument("large", help="potential whose dynamics these are")
     parser.add_argument("--structures", type=Path, required=True)
-    parser.add_argument("--steps", nargs="*", default=default_steps, help="fs, as 1.4x3")
     parser.add_argument("--hydrogen-mass", type=float, default=3.024, help="amu")
     parser.add_argument("--friction", type=float, default=5.0, help="1/ps")
     parser.add_argument("--apart", type=int, default=8, help="every n-th hydrogen at a time")
@@ -155,8 +154,9 @@ def bond_parser(text: str, default_steps: list[str]) -> argparse.ArgumentParser:
 
 
 def arguments() -> argparse.Namespace:
-    parser = bond_parser(__doc__, ["1.4x3"])
+    parser = bond_parser(__doc__)
     parser.add_argument("small", nargs="+", help="inner potentials")
+    parser.add_argument("--steps", nargs="*", default=["1.4x3"], help="fs, as 1.4x3")
     parser.add_argument("--move", type=float, default=0.03, help="A")
     parser.add_argument("--times", type=float, help="factor of the forces of SMALL in --out")
     parser.add_argument("--out", type=Path, help="file of the scaled potential, .safetensors")

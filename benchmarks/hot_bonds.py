@@ -168,8 +168,9 @@ def tables(large: Array, small: Array, masses: Array, options: argparse.Namespac
 
 
 def arguments() -> argparse.Namespace:
-    parser = bond_parser(__doc__, ["1.75", "1.4x3"])
+    parser = bond_parser(__doc__)
     parser.add_argument("small", help="inner potential")
+    parser.add_argument("--steps", nargs="+", default=["1.75", "1.4x3"], help="fs, as 1.4x3")
     parser.add_argument("--count", type=int, default=1, help="structures that are taken")
     parser.add_argument("--ps", type=float, default=0.4, help="of each bond")
     parser.add_argument("--out", type=Path, help="file of the tables")

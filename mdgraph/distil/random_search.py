@@ -321,10 +321,8 @@ def _levels(
     systems: Sequence[System], this_round: Round
 ) -> dict[tuple[int, ...], tuple[float, float]]:
     """Lowest energy by `labels` and the mean from there to the teachers, eV, by composition."""
-    taught, others = (
-        this_round.taught(systems),
-        _energies(systems, this_round.labels, this_round.device),
-    )
+    taught = this_round.taught(systems)
+    others = _energies(systems, this_round.labels, this_round.device)
     places: dict[tuple[int, ...], list[int]] = {}
     for place, system in enumerate(systems):
         places.setdefault(_composition(system), []).append(place)

@@ -129,8 +129,7 @@ def systems_from_models(
         if len(atoms) < len(model.atoms):
             count = len(model.atoms) - len(atoms)
             _logger.warning("%s: %d alternate locations are not used", path, count)
-        charge = sum(_formal_charge(atom) for atom in atoms if atom.formal_charge)
-        if charge and number == 0:
+        if number == 0 and (charge := sum(map(_formal_charge, atoms))):
             _logger.warning(
                 "%s: formal charges in it add up to %+d e, which is not used, as such files leave "
                 "many out; give the charge of all atoms with --charge",

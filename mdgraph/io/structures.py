@@ -422,22 +422,11 @@ def _check_coordinates(path: Path) -> None:
 
 def _check_types(path: Path, frames: Sequence[Atoms]) -> None:
     """Refuses a LAMMPS data file whose types ASE takes for elements without a word."""
-    text = _text(path)
     cure = "write a section Atom Type Labels with the elements of its types"
-    if not re.search(r"^\s*(Masses|Atom Type Labels)\b", text, re.MULTILINE):
-        raise FileError(
-            f"Cannot use {path}: nothing in it tells the elements of its types; {cure}."
-        )
+    if not re.search(r"^\s*(Masses|Atom Type Labels)\b", _text(path), re.MULTILINE):
+        raise _no_elements(path, cure)
     for atoms in frames:
-        # Nothing is as near to deuterium and tritium as hydrogen.
-        unlike = (np.abs(atoms.get_masses() - atomic_masses[atoms.numbers]) > _UNLIKE) & (
-            atoms.numbers > 1
-        )
-        if unlike.any():
-            raise FileError(
-                f"Cannot use {path}: the mass {atoms.get_masses()[unlike][0]:g} is that of no "
-                f"element; {cure}."
-            )
+        _check_masses(path, atoms.get_masses(), atoms.numbers, cure)
 
 
 def _check_elements_of_dump(path: Path, *, is_text: bool) -> None:
@@ -449,14 +438,27 @@ def _check_elements_of_dump(path: Path, *, is_text: bool) -> None:
     if "element" in columns:
         return
     if header is None or "mass" not in columns:
-        raise FileError(
-            f"Cannot use {path}: nothing in it tells the elements of its types; {cure}."
-        )
-    rows = text[header.end() :].partition("ITEM:")[0].strip().splitlines()
-    for mass in {float(row.split()[columns.index("mass")]) for row in rows}:
-        unlike = np.abs(atomic_masses[1:] - mass)
-        if unlike.min() > _UNLIKE and unlike.argmin() > 0:  # what is nearest to hydrogen may be it
-            raise FileError(f"Cannot use {path}: the mass {mass:g} is that of no element; {cure}.")
+        raise _no_elements(path, cure)
+    end = text.find("ITEM:", header.end())
+    rows = text[header.end() : end if end > 0 else None].strip().splitlines()
+    masses = np.unique([float(row.split()[columns.index("mass")]) for row in rows])
+    nearest = 1 + np.abs(atomic_masses[1:] - masses[:, None]).argmin(axis=1)
+    _check_masses(path, masses, nearest, cure)
+
+
+def _no_elements(path: Path, cure: str) -> FileError:
+    return FileError(f"Cannot use {path}: nothing in it tells the elements of its types; {cure}.")
+
+
+def _check_masses(
+    path: Path, masses: NDArray[np.float64], numbers: NDArray[np.integer], cure: str
+) -> None:
+    """Refuses masses (N,) amu that are far from those of the elements (N,) ASE takes them for."""
+    # Nothing is as near to deuterium and tritium as hydrogen.
+    unlike = (np.abs(masses - atomic_masses[numbers]) > _UNLIKE) & (numbers > 1)
+    if unlike.any():
+        mass = masses[unlike][0]
+        raise FileError(f"Cannot use {path}: the mass {mass:g} is that of no element; {cure}.")
 
 
 def _check_whole_sites(path: Path, atoms: Atoms) -> None:
